@@ -21,60 +21,62 @@ class HelpPage:
         self.program = program
         self.path = path
         self.script = script
-        self.block = re.compile(
+        self.block_pattern = re.compile(
             rf"(<!-- help: {program.name}((?: [a-z]+)*) -->\n+```text\n)(.*?)(```)", re.DOTALL
         )
 
-    def text(self) -> str:
+    def read_page(self) -> str:
         return (ROOT / self.path).read_text(encoding="utf-8")
 
-    def fresh(self, page: str) -> str:
+    def refresh_blocks(self, page: str) -> str:
         """The page with every block as it should be."""
-        return self.block.sub(
-            lambda block: f"{block[1]}{self.help_of(block[2].split())}\n{block[4]}", page
+        return self.block_pattern.sub(
+            lambda block: f"{block[1]}{self.render_help(block[2].split())}\n{block[4]}", page
         )
 
-    def shown(self, page: str) -> list[str]:
+    def list_shown_commands(self, page: str) -> list[str]:
         """The commands whose help is on a page, without the program's name."""
-        return [block[1].strip() for block in self.block.findall(page)]
+        return [block[1].strip() for block in self.block_pattern.findall(page)]
 
-    def commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         """Every one there is, groups included, without the program's name."""
-        paths = (context.command_path for context in self.contexts())
+        paths = (context.command_path for context in self.iterate_contexts())
         return [path.removeprefix(f"{self.program.name}").strip() for path in paths]
 
-    def contexts(self) -> Iterator[click.Context]:
+    def iterate_contexts(self) -> Iterator[click.Context]:
         """Of every command, as if it had been called on a screen of 80 columns."""
-        waiting = [self._root()]
+        waiting = [self._make_root_context()]
         while waiting:
             context = waiting.pop(0)
             yield context
-            waiting = [*below(context), *waiting]
+            waiting = [*iterate_subcommands(context), *waiting]
 
-    def help_of(self, words: list[str]) -> str:
+    def render_help(self, words: list[str]) -> str:
         """What the program prints for these words and `--help`."""
-        context, rest = self._root(), words
+        context, rest = self._make_root_context(), words
         while rest:
             group = context.command
-            found = resolved(group, context, rest) if isinstance(group, click.Group) else None
+            found = (
+                resolve_command(group, context, rest) if isinstance(group, click.Group) else None
+            )
             if found is None:
                 path = " ".join([str(self.program.name), *words])
                 raise SystemExit(f"there is no command `{path}`")
             context, rest = found
         return context.get_help()
 
-    def _root(self) -> click.Context:
+    def _make_root_context(self) -> click.Context:
         program = self.program
         return click.Context(
             program, info_name=program.name, terminal_width=WIDTH, **program.context_settings
         )
 
-    def update(self) -> int:
+    def update_page(self) -> int:
         """Makes it fresh; with --check, only says if it is stale."""
-        return update({ROOT / self.path: self.fresh(self.text())}, self.script)
+        return update_pages({ROOT / self.path: self.refresh_blocks(self.read_page())}, self.script)
 
 
-def resolved(
+def resolve_command(
     group: click.Group, context: click.Context, words: list[str]
 ) -> tuple[click.Context, list[str]] | None:
     """The command that the first word names, and the words after it."""
@@ -85,7 +87,7 @@ def resolved(
     return (click.Context(command, info_name=name, parent=context), rest) if command else None
 
 
-def below(context: click.Context) -> Iterator[click.Context]:
+def iterate_subcommands(context: click.Context) -> Iterator[click.Context]:
     group = context.command
     if isinstance(group, click.Group):
         for name in group.list_commands(context):
@@ -94,7 +96,7 @@ def below(context: click.Context) -> Iterator[click.Context]:
                 yield click.Context(command, info_name=name, parent=context)
 
 
-def update(pages: dict[Path, str], script: str) -> int:
+def update_pages(pages: dict[Path, str], script: str) -> int:
     """Writes those that are not as they should be; with --check, only says which. An exit status"""
     stale = {
         path: text

@@ -37,67 +37,67 @@ from . import (
     web_page,
     web_relay,
 )
-from .report import Table
+from .report import BenchTable
 
-BENCHES: dict[str, Callable[[], list[Table]]] = {
-    "codec": codec.run,
-    "ping": ping.run,
-    "streaming": streaming.run,
-    "footprint": footprint.run,
-    "size": size.run,
-    "model": model.run,
-    "turns": turns.run,
-    "permissions": permissions.run,
-    "history": history.run,
-    "memory": memory.run,
-    "search": search.run,
-    "events": events.run,
-    "terminal": terminal.run,
-    "keys": terminal_keys.run,
-    "commands": commands.run,
-    "relay": web_relay.run,
-    "page": web_page.run,
-    "gateways": gateways.run,
-    "fleet": fleet.run,
-    "delivery": lambda: delivery.run([]),
+BENCHES: dict[str, Callable[[], list[BenchTable]]] = {
+    "codec": codec.run_benchmark,
+    "ping": ping.run_benchmark,
+    "streaming": streaming.run_benchmark,
+    "footprint": footprint.run_benchmark,
+    "size": size.run_benchmark,
+    "model": model.run_benchmark,
+    "turns": turns.run_benchmark,
+    "permissions": permissions.run_benchmark,
+    "history": history.run_benchmark,
+    "memory": memory.run_benchmark,
+    "search": search.run_benchmark,
+    "events": events.run_benchmark,
+    "terminal": terminal.run_benchmark,
+    "keys": terminal_keys.run_benchmark,
+    "commands": commands.run_benchmark,
+    "relay": web_relay.run_benchmark,
+    "page": web_page.run_benchmark,
+    "gateways": gateways.run_benchmark,
+    "fleet": fleet.run_benchmark,
+    "delivery": lambda: delivery.run_benchmark([]),
 }
-LONG: dict[str, Callable[[list[str]], list[Table]]] = {
-    "accepted": accepted.run,
-    "client": client_keys.run,
-    "delivery": delivery.run,
-    "load": load.run,
-    "soak": soak.run,
+LONG_BENCHES: dict[str, Callable[[list[str]], list[BenchTable]]] = {
+    "accepted": accepted.run_benchmark,
+    "client": client_keys.run_benchmark,
+    "delivery": delivery.run_benchmark,
+    "load": load.run_benchmark,
+    "soak": soak.run_benchmark,
 }
 README = Path(__file__).with_name("README.md")
-MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"
+README_MARKS = "<!-- measured: rewritten by make bench -->", "<!-- end -->"
 
 
 def main() -> None:
-    if sys.argv[1:] and sys.argv[1] in LONG:
-        for table in LONG[sys.argv[1]](sys.argv[2:]):
-            print(table.markdown(), flush=True)
+    if sys.argv[1:] and sys.argv[1] in LONG_BENCHES:
+        for table in LONG_BENCHES[sys.argv[1]](sys.argv[2:]):
+            print(table.render_markdown(), flush=True)
         return
     names = sys.argv[1:] or list(BENCHES)
     if unknown := set(names) - set(BENCHES):
-        known = ", ".join({**BENCHES, **LONG})
+        known = ", ".join({**BENCHES, **LONG_BENCHES})
         sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {known}")
     tables = []
     for name in names:
         for table in BENCHES[name]():
-            print(table.markdown(), flush=True)
+            print(table.render_markdown(), flush=True)
             tables.append(table)
     if names == list(BENCHES):
-        write(tables)
+        write_readme(tables)
 
 
-def write(tables: list[Table]) -> None:
+def write_readme(tables: list[BenchTable]) -> None:
     where = (
         f"CPython {platform.python_version()}, {platform.system()} on {platform.machine()}, "
         f"{os.cpu_count()} cores."
     )
-    body = "\n\n".join([where, *(table.markdown().rstrip() for table in tables)])
-    measured = re.compile(f"{MARKS[0]}.*{MARKS[1]}", re.DOTALL)
-    fresh = f"{MARKS[0]}\n\n{body}\n\n{MARKS[1]}"
+    body = "\n\n".join([where, *(table.render_markdown().rstrip() for table in tables)])
+    measured = re.compile(f"{README_MARKS[0]}.*{README_MARKS[1]}", re.DOTALL)
+    fresh = f"{README_MARKS[0]}\n\n{body}\n\n{README_MARKS[1]}"
     README.write_text(measured.sub(lambda _: fresh, README.read_text()))
 
 

@@ -20,17 +20,17 @@ from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
 from tests.model_server import model_process
 
-from .accepted import Times, elapsed
-from .crowd import daemon
-from .peers import on_core, percentile, rss
-from .report import Table
+from .accepted import TurnTimes, elapsed_ms
+from .crowd import run_daemon
+from .peers import compute_percentile, pin_to_core, read_rss
+from .report import BenchTable
 
 SCRIPT = "!say good day to you"
 BURST = "!chunks 5000 0"
 SIDES = {"without a key": 0.0, "with a key": 30.0}  # seconds to reconnect within: 0 is no keys
 
 
-async def one_turn(client: Client, sender: str, script: str, times: Times) -> float:
+async def time_turn(client: Client, sender: str, script: str, times: TurnTimes) -> float:
     """The milliseconds it took."""
     begun = time.perf_counter()
     has_spoken = False
@@ -38,52 +38,54 @@ async def one_turn(client: Client, sender: str, script: str, times: Times) -> fl
         async for event in events:
             match event:
                 case wire.StreamStart():
-                    times.starts.append(elapsed(begun))
+                    times.starts.append(elapsed_ms(begun))
                 case wire.StreamChunk() if not has_spoken:
                     has_spoken = True
-                    times.words.append(elapsed(begun))
+                    times.first_words.append(elapsed_ms(begun))
                 case wire.StreamEnd():
                     assert not event.error, event.error
-    return elapsed(begun)
+    return elapsed_ms(begun)
 
 
-async def measure(home: Path, turns: int) -> dict[str, dict[str, tuple[Times, list[float]]]]:
-    found: dict[str, dict[str, tuple[Times, list[float]]]] = {}
+async def measure_turns(
+    home: Path, turns: int
+) -> dict[str, dict[str, tuple[TurnTimes, list[float]]]]:
+    found: dict[str, dict[str, tuple[TurnTimes, list[float]]]] = {}
     clients = {name: connect(home=home, reconnect_timeout=SIDES[name]) for name in SIDES}
     for client in clients.values():
-        await one_turn(client, "warm", SCRIPT, Times())
+        await time_turn(client, "warm", SCRIPT, TurnTimes())
     for number in range(turns):
         for name in list(SIDES)[:: 1 if number % 2 else -1]:
             for what, script in (("a short answer", SCRIPT), ("5,000 chunks", BURST)):
                 if what != "a short answer" and number % 10:
                     continue
-                times, whole = found.setdefault(what, {}).setdefault(name, (Times(), []))
-                whole.append(await one_turn(clients[name], f"{name} {number % 20}", script, times))
+                times, whole = found.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
+                whole.append(await time_turn(clients[name], f"{name} {number % 20}", script, times))
             fresh = connect(home=home, reconnect_timeout=SIDES[name])
             async with fresh:
                 what = "a short answer, fresh client"
-                times, whole = found.setdefault(what, {}).setdefault(name, (Times(), []))
-                whole.append(await one_turn(fresh, f"{name} {number % 20}", SCRIPT, times))
+                times, whole = found.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
+                whole.append(await time_turn(fresh, f"{name} {number % 20}", SCRIPT, times))
     for client in clients.values():
         await client.__aexit__(None, None, None)
     await asyncio.sleep(0)
     return found
 
 
-def run(arguments: list[str]) -> list[Table]:
+def run_benchmark(arguments: list[str]) -> list[BenchTable]:
     parser = argparse.ArgumentParser("python -m bench client")
     parser.add_argument("--turns", type=int, default=400)
     turns = parser.parse_args(arguments).turns
     with tempfile.TemporaryDirectory() as scratch:
-        with on_core(-1):
+        with pin_to_core(-1):
             model = model_process()
             url, _ = model.__enter__()
-        with daemon("now", Path(scratch) / "home", url) as target, on_core(-1):
-            before = rss(target.pid)
-            found = uvloop.run(measure(target.home, turns))
-            after = rss(target.pid)
+        with run_daemon("now", Path(scratch) / "home", url) as target, pin_to_core(-1):
+            before = read_rss(target.pid)
+            found = uvloop.run(measure_turns(target.home, turns))
+            after = read_rss(target.pid)
         model.__exit__(None, None, None)
-    table = Table(
+    table = BenchTable(
         f"What a key adds to a turn: {turns} of each, flushed",
         ["", "", "start p50 ms", "p99", "first word p50 ms", "p99", "turn p50 ms", "p99"],
         note=f"The daemon had {before:.1f} MB before, and {after:.1f} MB after all turns.",
@@ -92,9 +94,9 @@ def run(arguments: list[str]) -> list[Table]:
         for name in SIDES:
             times, whole = sides[name]
             cells = [
-                f"{percentile(values, share):.2f}"
-                for values in (times.starts, times.words, whole)
+                f"{compute_percentile(values, share):.2f}"
+                for values in (times.starts, times.first_words, whole)
                 for share in (0.5, 0.99)
             ]
-            table.row(what, name, *cells)
+            table.add_row(what, name, *cells)
     return [table]

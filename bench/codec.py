@@ -7,19 +7,19 @@ import timeit
 
 from crabtalk.protocol import FrameDecoder, encode_reply, wire
 
-from .report import Table
+from .report import BenchTable
 
 SIZES = {"0 B": 0, "1 KB": 1 << 10, "100 KB": 100 << 10, "1 MB": 1 << 20}
 # What a socket hands over at a time.
-PIECE = 256 * 1024
+PIECE_BYTES = 256 * 1024
 
 
-def best(statement: str, number: int, names: dict[str, object]) -> float:
+def time_best(statement: str, number: int, names: dict[str, object]) -> float:
     """Microseconds for one execution: the best of several runs, which the least disturbed."""
     return min(timeit.repeat(statement, globals=names, number=number, repeat=7)) / number * 1e6
 
 
-def decode(pieces: list[bytes]) -> wire.ServerMessage | None:
+def decode_pieces(pieces: list[bytes]) -> wire.ServerMessage | None:
     decoder = FrameDecoder()
     message = None
     for piece in pieces:
@@ -28,28 +28,28 @@ def decode(pieces: list[bytes]) -> wire.ServerMessage | None:
     return message
 
 
-def run() -> list[Table]:
-    table = Table(
+def run_benchmark() -> list[BenchTable]:
+    table = BenchTable(
         "Codec, µs a message", ["content", "copy in", "encode", "copy out", "decode", "MB/s decode"]
     )
     for label, size in SIZES.items():
         event = wire.StreamEvent(chunk=wire.StreamChunk(content="x" * size))
         frame = encode_reply("stream", event)
-        pieces = [frame[at : at + PIECE] for at in range(0, len(frame), PIECE)]
+        pieces = [frame[at : at + PIECE_BYTES] for at in range(0, len(frame), PIECE_BYTES)]
         payload = frame[4:]
         names: dict[str, object] = {
             "encode_reply": encode_reply,
-            "decode": decode,
+            "decode": decode_pieces,
             "event": event,
             "frame": frame,
             "pieces": pieces,
             "payload": payload,
         }
         number = max(20, 20_000_000 // (size + 1000))
-        copied_in = best("len(payload).to_bytes(4, 'big') + payload", number, names)
-        encoded = best("encode_reply('stream', event)", number, names)
-        copied_out = best("frame[4:]", number, names)
-        decoded = best("decode(pieces)", number, names)
+        copied_in = time_best("len(payload).to_bytes(4, 'big') + payload", number, names)
+        encoded = time_best("encode_reply('stream', event)", number, names)
+        copied_out = time_best("frame[4:]", number, names)
+        decoded = time_best("decode(pieces)", number, names)
         times = (f"{taken:.2f}" for taken in (copied_in, encoded, copied_out, decoded))
-        table.row(label, *times, f"{len(frame) / decoded:,.0f}" if size else "")
+        table.add_row(label, *times, f"{len(frame) / decoded:,.0f}" if size else "")
     return [table]

@@ -14,7 +14,7 @@ import uvloop
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-async def raw(url: str) -> int:
+async def read_raw(url: str) -> int:
     """An asyncio stream and a split at line ends: no HTTP to speak of, no JSON."""
     host, _, port = url.removeprefix("http://").partition("/")[0].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -28,7 +28,7 @@ async def raw(url: str) -> int:
     return body.count(b'"content"')
 
 
-async def aiohttp(url: str) -> int:
+async def read_aiohttp(url: str) -> int:
     """The bare HTTP client: body pieces as they come, no JSON."""
     import aiohttp
 
@@ -39,7 +39,7 @@ async def aiohttp(url: str) -> int:
     return body.count(b'"content"')
 
 
-async def ours(url: str) -> int:
+async def read_ours(url: str) -> int:
     from crabtalk.model import HttpClient, HttpProvider, Message, Request
     from crabtalk.model.openai import OpenAiDialect
 
@@ -54,7 +54,7 @@ async def ours(url: str) -> int:
     return seen
 
 
-async def openai(url: str) -> int:
+async def read_openai(url: str) -> int:
     from openai import AsyncOpenAI
 
     seen = 0
@@ -68,7 +68,7 @@ async def openai(url: str) -> int:
     return seen
 
 
-async def litellm(url: str) -> int:
+async def read_litellm(url: str) -> int:
     import litellm  # type: ignore[import-not-found]
 
     seen = 0
@@ -81,17 +81,17 @@ async def litellm(url: str) -> int:
     return seen
 
 
-CONTENDERS: dict[str, Callable[[str], Awaitable[int]]] = {
-    "raw asyncio": raw,
-    "aiohttp": aiohttp,
-    "ours": ours,
-    "openai SDK": openai,
-    "litellm": litellm,
+READERS: dict[str, Callable[[str], Awaitable[int]]] = {
+    "raw asyncio": read_raw,
+    "aiohttp": read_aiohttp,
+    "ours": read_ours,
+    "openai SDK": read_openai,
+    "litellm": read_litellm,
 }
 
 
-async def main(name: str, url: str, count: int) -> None:
-    read = CONTENDERS[name]
+async def measure_reader(name: str, url: str, count: int) -> None:
+    read = READERS[name]
     await read(url)  # imports, connections and caches: paid before the clock starts
     start = time.process_time()
     seen = await read(url)
@@ -101,4 +101,4 @@ async def main(name: str, url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    uvloop.run(measure_reader(sys.argv[1], sys.argv[2], int(sys.argv[3])))

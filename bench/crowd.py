@@ -23,12 +23,12 @@ from crabtalk.client import Client, connect
 from crabtalk.protocol import encode_frame, wire
 from crabtalk.transport import RunFiles
 
-from .fleet import cpu_of
-from .peers import on_core, rss
-from .turns import WARM_UP, Framed, listen
+from .fleet import read_cpu_seconds
+from .peers import pin_to_core, read_rss
+from .turns import WARM_UP, FramedChunkReader, open_reader
 
 PATIENCE = 120.0
-CROWDS = itertools.count()
+CROWD_NUMBERS = itertools.count()
 CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\n'
 TOOLS = (
     'recall {"query": "low tide"}',
@@ -36,16 +36,16 @@ TOOLS = (
     'bash {"command": "true"}',
     'remember {"name": "tide", "content": "low at noon, high at six"}',
 )
-SPOKEN = ["text_start", "chunk", "text_end"]
-PLAIN = ["start", *SPOKEN, "context_usage", "end"]
-CALLING = [
-    *["start", *SPOKEN[:2], "tool_start", "text_end", "tool_start", "tool_result"],
-    *["tools_complete", "context_usage", *SPOKEN, "context_usage", "end"],
+TEXT_EVENTS = ["text_start", "chunk", "text_end"]
+PLAIN_TURN_EVENTS = ["start", *TEXT_EVENTS, "context_usage", "end"]
+TOOL_TURN_EVENTS = [
+    *["start", *TEXT_EVENTS[:2], "tool_start", "text_end", "tool_start", "tool_result"],
+    *["tools_complete", "context_usage", *TEXT_EVENTS, "context_usage", "end"],
 ]
 
 
 @dataclass(frozen=True)
-class Work:
+class CrowdLoad:
     conversations: int
     rate: int  # chunks a second, each
     seconds: int
@@ -62,24 +62,24 @@ class Work:
 # ── Turns ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Voice(Framed):
+class TurnListener(FramedChunkReader):
     """One turn, with everything that is heard of it."""
 
     def __init__(self, request: bytes, chunks: int) -> None:
         super().__init__(request, chunks)
-        self.said: list[int] = []  # its chunks
-        self.order: list[str] = []  # kinds of its events; of several alike in a row, one
+        self.received_stamps: list[int] = []  # its chunks
+        self.event_kinds: list[str] = []  # kinds of its events; of several alike in a row, one
         self.error = ""
 
-    def stamps(self, data: bytes) -> Iterator[int]:
+    def find_stamps(self, data: bytes) -> Iterator[int]:
         for frame in self._decoder.feed(data):
             message = wire.ServerMessage.FromString(bytes(frame))
             kind = message.stream.WhichOneof("event") or "none"
-            if not self.order or self.order[-1] != kind:
-                self.order.append(kind)
+            if not self.event_kinds or self.event_kinds[-1] != kind:
+                self.event_kinds.append(kind)
             if kind == "chunk":
                 stamp = int(message.stream.chunk.content)
-                self.said.append(stamp)
+                self.received_stamps.append(stamp)
                 self._left += 1  # it is over with its end, not with its last chunk
                 yield stamp
             elif kind in ("end", "none"):
@@ -88,7 +88,7 @@ class Voice(Framed):
 
 
 @dataclass
-class Turn:
+class CrowdTurn:
     """What is asked of the daemon, and what has to come of it."""
 
     number: int
@@ -105,16 +105,16 @@ class Turn:
         return self.number % 100 == 50
 
     @property
-    def calls(self) -> bool:
+    def calls_tool(self) -> bool:
         return self.number % 20 == 1
 
     @property
-    def order(self) -> list[str]:
-        return CALLING if self.calls else PLAIN
+    def expected_events(self) -> list[str]:
+        return TOOL_TURN_EVENTS if self.calls_tool else PLAIN_TURN_EVENTS
 
-    def request(self) -> bytes:
+    def encode_request(self) -> bytes:
         script = f"!chunks {self.chunks} {self.rate}"
-        if self.calls:
+        if self.calls_tool:
             half = self.chunks // 2
             tool = TOOLS[self.number // 20 % len(TOOLS)]
             first, rest = f"!chunks {half} {self.rate}", f"!chunks {self.chunks - half} {self.rate}"
@@ -124,38 +124,40 @@ class Turn:
             message.guest = "shrimp"
         return encode_frame(wire.ClientMessage(stream=message))
 
-    def wrong(self, voice: Voice, kept: list[str]) -> str:
+    def find_fault(self, voice: TurnListener, kept: list[str]) -> str:
         """What was lost, or came in another order; empty when all is as it should be."""
         if voice.error:
             return voice.error
-        if len(voice.said) != self.chunks:
-            return f"{self.chunks - len(voice.said)} of {self.chunks} chunks lost"
-        if any(a >= b for a, b in zip(voice.said, voice.said[1:], strict=False)):
+        if len(voice.received_stamps) != self.chunks:
+            return f"{self.chunks - len(voice.received_stamps)} of {self.chunks} chunks lost"
+        if any(
+            a >= b for a, b in zip(voice.received_stamps, voice.received_stamps[1:], strict=False)
+        ):
             return "chunks out of order"
-        if voice.order != self.order:
-            return f"events out of order: {' '.join(voice.order)}"
-        return "" if "".join(kept) == said(voice.said) else "what is kept differs"
+        if voice.event_kinds != self.expected_events:
+            return f"events out of order: {' '.join(voice.event_kinds)}"
+        return "" if "".join(kept) == join_stamps(voice.received_stamps) else "what is kept differs"
 
 
-def said(stamps: list[int]) -> str:
+def join_stamps(stamps: list[int]) -> str:
     return "".join(f"{stamp:019d} " for stamp in stamps)
 
 
 # ── Beside them ────────────────────────────────────────────────────────────────────────────────
 
 
-class Beside:
+class BackgroundRequests:
     """Searches, memory and pings while the turns go on: how long each took, in ms."""
 
     def __init__(self) -> None:
-        self.took: dict[str, list[float]] = {}
+        self.latencies: dict[str, list[float]] = {}
 
     @asynccontextmanager
-    async def going_on(self, home: Path) -> AsyncIterator[None]:
+    async def run_beside(self, home: Path) -> AsyncIterator[None]:
         async with connect(home=home, timeout=PATIENCE) as client:
             for number in range(20):  # so that there is something to find
                 await self._remember(client, number)
-            self.took.clear()
+            self.latencies.clear()
             acts: dict[str, tuple[float, Callable[[Client, int], Awaitable[object]]]] = {
                 "ping": (0.05, lambda c, _: c.ping()),
                 "search_sessions": (0.2, lambda c, _: c.search_sessions("shells on the beach")),
@@ -183,7 +185,7 @@ class Beside:
         pause: float,
         act: Callable[[Client, int], Awaitable[object]],
     ) -> None:
-        took = self.took.setdefault(name, [])
+        took = self.latencies.setdefault(name, [])
         number = 0
         while True:
             number += 1
@@ -202,18 +204,20 @@ class Beside:
 
 
 @dataclass
-class Daemon:
+class BenchDaemon:
     name: str
     home: Path
     pid: int
     log: Path
 
-    def descriptors(self) -> int:
+    def count_descriptors(self) -> int:
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
 
 
 @contextmanager
-def daemon(name: str, home: Path, url: str, source: Path | None = None) -> Iterator[Daemon]:
+def run_daemon(
+    name: str, home: Path, url: str, source: Path | None = None
+) -> Iterator[BenchDaemon]:
     """A daemon with two agents, on its own core. From other sources, if they are given."""
     (home / "agents").mkdir(mode=0o700, parents=True)
     (home / "config.toml").write_text(CONFIG.format(url=url))
@@ -223,64 +227,66 @@ def daemon(name: str, home: Path, url: str, source: Path | None = None) -> Itera
     command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
     environment = {**os.environ, **({"PYTHONPATH": str(source / "src")} if source else {})}
     with log.open("wb") as stderr:
-        with on_core(0):
+        with pin_to_core(0):
             process = subprocess.Popen([*command, "--tcp", "off"], stderr=stderr, env=environment)
         with process:
             try:
                 while b"ready" not in log.read_bytes():
                     assert process.poll() is None, log.read_text()
                     time.sleep(0.01)
-                yield Daemon(name, home, process.pid, log)
+                yield BenchDaemon(name, home, process.pid, log)
             finally:
                 process.terminate()
 
 
 @dataclass
-class Watch:
+class ResourceMonitor:
     """What the processes take, once a second."""
 
-    daemon: Daemon
+    daemon: BenchDaemon
     model: int
     samples: list[tuple[float, float, int]] = field(default_factory=list)  # when, RSS, descriptors
     cpu: dict[str, float] = field(default_factory=dict)  # cores, of each process
-    queued: float = 0.0  # share of the time in which the daemon waited for its core
+    queued_share: float = 0.0  # share of the time in which the daemon waited for its core
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
+    async def watch_processes(self) -> AsyncIterator[None]:
         pids = {"daemon": self.daemon.pid, "model": self.model, "clients": os.getpid()}
-        before = {name: cpu_of(pid) for name, pid in pids.items()}
-        waited = queued_for(self.daemon.pid)
+        before = {name: read_cpu_seconds(pid) for name, pid in pids.items()}
+        waited = read_queued_seconds(self.daemon.pid)
         begun = time.monotonic()
-        task = asyncio.ensure_future(self._look())
+        task = asyncio.ensure_future(self._sample())
         try:
             yield
         finally:
             task.cancel()
             lasted = time.monotonic() - begun
-            self.queued = (queued_for(self.daemon.pid) - waited) / lasted
-            self.cpu = {name: (cpu_of(pid) - before[name]) / lasted for name, pid in pids.items()}
+            self.queued_share = (read_queued_seconds(self.daemon.pid) - waited) / lasted
+            self.cpu = {
+                name: (read_cpu_seconds(pid) - before[name]) / lasted for name, pid in pids.items()
+            }
 
-    async def _look(self) -> None:
+    async def _sample(self) -> None:
         while True:
-            one = time.monotonic(), rss(self.daemon.pid), self.daemon.descriptors()
+            one = time.monotonic(), read_rss(self.daemon.pid), self.daemon.count_descriptors()
             self.samples.append(one)
             await asyncio.sleep(1)
 
-    def slope(self) -> float:
+    def memory_slope(self) -> float:
         """MB a minute, once everybody is there."""
         steady = self.samples[int(len(self.samples) * WARM_UP) :]
-        return slope([(when, size) for when, size, _ in steady]) * 60
+        return fit_slope([(when, size) for when, size, _ in steady]) * 60
 
-    def most(self) -> tuple[float, int]:
+    def find_peaks(self) -> tuple[float, int]:
         return max(s[1] for s in self.samples), max(s[2] for s in self.samples)
 
 
-def queued_for(pid: int) -> float:
+def read_queued_seconds(pid: int) -> float:
     """Seconds a process was ready to run and others had its core."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
-def slope(points: list[tuple[float, float]]) -> float:
+def fit_slope(points: list[tuple[float, float]]) -> float:
     """Of the straight line closest to them."""
     x = sum(p[0] for p in points) / len(points)
     y = sum(p[1] for p in points) / len(points)
@@ -289,45 +295,49 @@ def slope(points: list[tuple[float, float]]) -> float:
 
 
 @dataclass
-class Outcome:
+class CrowdOutcome:
     lags: list[float]
-    wrong: Counter[str]
-    beside: Beside
-    watch: Watch
+    faults: Counter[str]
+    background: BackgroundRequests
+    monitor: ResourceMonitor
 
 
-async def carry_out(work: Work, subject: Daemon, model: int) -> Outcome:
+async def run_load(work: CrowdLoad, subject: BenchDaemon, model: int) -> CrowdOutcome:
     """All of it at once, begun evenly over two seconds, and compared with what is kept."""
     loop = asyncio.get_running_loop()
-    path = RunFiles.of(subject.home).socket
-    crowd = next(CROWDS)
-    turns = [Turn(number, work.chunks, work.rate, crowd) for number in range(work.conversations)]
-    voices: list[Voice | OSError] = []
-    watch, beside = Watch(subject, model), Beside()
+    path = RunFiles.for_home(subject.home).socket_path
+    crowd = next(CROWD_NUMBERS)
+    turns = [
+        CrowdTurn(number, work.chunks, work.rate, crowd) for number in range(work.conversations)
+    ]
+    voices: list[TurnListener | OSError] = []
+    watch, beside = ResourceMonitor(subject, model), BackgroundRequests()
     async with connect(home=subject.home, timeout=PATIENCE) as client:
-        async with beside.going_on(subject.home), watch.looking():
+        async with beside.run_beside(subject.home), watch.watch_processes():
             start = loop.time()
             for turn in turns:
                 try:
-                    voice = await listen(path, Voice, turn.request(), turn.chunks)
-                    voices.append(cast("Voice", voice))
+                    voice = await open_reader(
+                        path, TurnListener, turn.encode_request(), turn.chunks
+                    )
+                    voices.append(cast("TurnListener", voice))
                 except OSError as error:
                     voices.append(error)
                 due = start + (turn.number + 1) / work.conversations * 2
                 await asyncio.sleep(max(0.0, due - loop.time()))
-            waits = [voice.done for voice in voices if isinstance(voice, Voice)]
+            waits = [voice.done for voice in voices if isinstance(voice, TurnListener)]
             await asyncio.wait(waits, timeout=work.seconds + PATIENCE)
-        lags, wrong = await compare(client, turns, voices)
+        lags, wrong = await compare_turns(client, turns, voices)
     for one in voices:
-        if isinstance(one, Voice):
+        if isinstance(one, TurnListener):
             if one.done.done():
                 one.done.exception()  # a stream that broke is among what is wrong
             one.close()
-    return Outcome(lags, wrong, beside, watch)
+    return CrowdOutcome(lags, wrong, beside, watch)
 
 
-async def compare(
-    client: Client, turns: list[Turn], voices: list[Voice | OSError]
+async def compare_turns(
+    client: Client, turns: list[CrowdTurn], voices: list[TurnListener | OSError]
 ) -> tuple[list[float], Counter[str]]:
     lags: list[float] = []
     wrong: Counter[str] = Counter()
@@ -337,7 +347,7 @@ async def compare(
             continue
         page = await client.list_messages("crab", sender=turn.sender)
         kept = [m.content for m in page.messages if m.role == "assistant" and m.content]
-        if fault := turn.wrong(voice, kept):
+        if fault := turn.find_fault(voice, kept):
             wrong[fault] += 1
         lags += voice.lags[int(turn.chunks * WARM_UP) :]
     return lags, wrong

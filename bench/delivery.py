@@ -25,14 +25,14 @@ from crabtalk.protocol import wire
 from crabtalk.runtime.clock import Clock
 from crabtalk.runtime.conversation import Conversation
 from crabtalk.runtime.events import TextDelta
-from crabtalk.runtime.transcript import Transcript
+from crabtalk.runtime.transcript import ReplayBuffer
 from crabtalk.storage import ArchivedKeys, FileStorage, MarkerRecord, MessageRecord, Pair, Record
 from tests.model_server import model_process
 
-from .crowd import Daemon, daemon
-from .history import AT, TEXT, best, meta
-from .peers import on_core, percentile, rss
-from .report import Table
+from .crowd import BenchDaemon, run_daemon
+from .history import AT, TEXT, make_meta, time_best
+from .peers import compute_percentile, pin_to_core, read_rss
+from .report import BenchTable
 
 TURNS = 400
 RUNS = 1000
@@ -43,7 +43,7 @@ PAIR = Pair("crab", "user")
 # ── Time ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def one_turn(client: Client, key: str | None, sender: str) -> tuple[float, float]:
+async def time_turn(client: Client, key: str | None, sender: str) -> tuple[float, float]:
     """Milliseconds to its start and to its end."""
     begun = time.perf_counter()
     started = 0.0
@@ -55,7 +55,7 @@ async def one_turn(client: Client, key: str | None, sender: str) -> tuple[float,
     return started, (time.perf_counter() - begun) * 1000
 
 
-async def take_turns(home: Path) -> dict[str, list[tuple[float, float]]]:
+async def time_all_turns(home: Path) -> dict[str, list[tuple[float, float]]]:
     """With and without a key, one after the other, and with keys that were run before."""
     found: dict[str, list[tuple[float, float]]] = {"no key": [], "key": [], "repeated key": []}
     # Without time to reconnect a client gives no keys but those it is told to.
@@ -66,29 +66,29 @@ async def take_turns(home: Path) -> dict[str, list[tuple[float, float]]]:
             order = ["no key", "key"][:: 1 if number % 2 else -1]
             for name in [*order, "repeated key"]:
                 key = None if name == "no key" else f"k{number}"
-                took = await one_turn(client, key, sender)
+                took = await time_turn(client, key, sender)
                 if number >= 40:  # until then everything is loaded, and conversations begin
                     found[name].append(took)
     return found
 
 
-def by_key() -> Table:
-    table = Table(
+def measure_by_key() -> BenchTable:
+    table = BenchTable(
         f"A turn with a key and one without, ms, {TURNS} of each in turn",
         ["", "start p50", "p99", "end p50", "p99"],
         note="Flushed to disk, one client. A repeated key is answered from the log.",
     )
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with on_core(-1):
+        with pin_to_core(-1):
             url, _ = stack.enter_context(model_process())
-        target = stack.enter_context(daemon("now", scratch / "now", url))
-        with on_core(-1):
-            found = uvloop.run(take_turns(target.home))
+        target = stack.enter_context(run_daemon("now", scratch / "now", url))
+        with pin_to_core(-1):
+            found = uvloop.run(time_all_turns(target.home))
     for name, times in found.items():
         columns = [[each[column] for each in times] for column in (0, 1)]
-        shares = [percentile(values, share) for values in columns for share in (0.5, 0.99)]
-        table.row(name, *(f"{value:.2f}" for value in shares))
+        shares = [compute_percentile(values, share) for values in columns for share in (0.5, 0.99)]
+        table.add_row(name, *(f"{value:.2f}" for value in shares))
     return table
 
 
@@ -101,8 +101,8 @@ def make_keyed_record(number: int) -> MessageRecord:
     return MessageRecord(number, AT, message, run=f"r{number // 2}", key=key)
 
 
-async def by_length() -> Table:
-    table = Table(
+async def measure_by_length() -> BenchTable:
+    table = BenchTable(
         "Searching a whole log for a key, ms",
         ["messages", "file MB", "unknown key", "the oldest key", "the newest key"],
         note="Only where a marker's fingerprints say that the key may be there.",
@@ -111,30 +111,30 @@ async def by_length() -> Table:
         with tempfile.TemporaryDirectory() as home:
             storage = FileStorage(Path(home), flush=False)
             records: list[Record] = [
-                meta(PAIR, 0),
+                make_meta(PAIR, 0),
                 *map(make_keyed_record, range(size)),
-                meta(PAIR, size),
+                make_meta(PAIR, size),
             ]
             await storage.append(PAIR, records, create=True)
             took = [
-                await best(partial(storage.find_run, PAIR, key=key))
+                await time_best(partial(storage.find_run, PAIR, key=key))
                 for key in ("nobody", "key-0", f"key-{size - 2}")
             ]
-            table.row(
+            table.add_row(
                 f"{size:,}",
-                f"{size_of_logs(Path(home)) / 1e6:.1f}",
+                f"{measure_log_size(Path(home)) / 1e6:.1f}",
                 *(f"{value:.2f}" for value in took),
             )
             await storage.close()
     return table
 
 
-def size_of_logs(home: Path) -> int:
+def measure_log_size(home: Path) -> int:
     return sum(path.stat().st_size for path in home.glob("sessions/*.jsonl"))
 
 
-async def by_marker() -> Table:
-    table = Table(
+async def measure_by_marker() -> BenchTable:
+    table = BenchTable(
         "Looking for a key in a conversation, by the keys before its marker",
         ["keys", "marker KB", "load ms", "unknown key µs", "known key ms"],
         note=(
@@ -145,22 +145,22 @@ async def by_marker() -> Table:
     for count in (0, 1_000, 20_000):
         with tempfile.TemporaryDirectory() as home:
             storage = FileStorage(Path(home), flush=False)
-            keys, dropped = ArchivedKeys().packed_with(f"key-{2 * n}" for n in range(count))
+            keys, dropped = ArchivedKeys().pack_with(f"key-{2 * n}" for n in range(count))
             size = max(2 * count, 2)
             marker = MarkerRecord("crab-user-1", AT, "They met.", "They met.", size, keys, dropped)
             records = [
-                meta(PAIR, 0),
+                make_meta(PAIR, 0),
                 *map(make_keyed_record, range(size)),
                 marker,
-                meta(PAIR, size),
+                make_meta(PAIR, size),
             ]
             await storage.append(PAIR, records, create=True)
             conversation = Conversation(PAIR, storage, Clock())
-            load = await best(partial(storage.load, PAIR))
+            load = await time_best(partial(storage.load_and_repair, PAIR))
             await conversation.load()
-            unknown = await best(partial(conversation.find_key, "nobody"))
-            known = await best(partial(conversation.find_key, "key-0"))
-            table.row(
+            unknown = await time_best(partial(conversation.find_key_use, "nobody"))
+            known = await time_best(partial(conversation.find_key_use, "key-0"))
+            table.add_row(
                 f"{count:,}",
                 f"{len(keys) / 1000:.1f}",
                 f"{load:.2f}",
@@ -174,8 +174,8 @@ async def by_marker() -> Table:
 # ── Memory ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def by_chunks() -> Table:
-    table = Table(
+def measure_by_chunks() -> BenchTable:
+    table = BenchTable(
         "A transcript, by the chunks of its answer",
         ["chunks", "text KB", "transcript KB", "added µs/chunk"],
         note="Chunks of 20 characters. Beyond 1 MB, steps that are in the log are dropped.",
@@ -190,18 +190,20 @@ def by_chunks() -> Table:
         tracemalloc.stop()
         assert transcript.count == count
         text = count * len(PIECE) / 1000
-        table.row(f"{count:,}", f"{text:.1f}", f"{size / 1000:.1f}", f"{took:.2f}")
+        table.add_row(f"{count:,}", f"{text:.1f}", f"{size / 1000:.1f}", f"{took:.2f}")
     return table
 
 
-def fill_transcript(count: int) -> Transcript:
-    transcript = Transcript(1024 * 1024)
+def fill_transcript(count: int) -> ReplayBuffer:
+    transcript = ReplayBuffer(1024 * 1024)
     for number in range(count):
         transcript.add(TextDelta(f"{number:019d} "))
     return transcript
 
 
-async def hold_runs(target: Daemon, url: str, chunks: int, *, keys: bool) -> tuple[float, float]:
+async def hold_runs(
+    target: BenchDaemon, url: str, chunks: int, *, keys: bool
+) -> tuple[float, float]:
     """RSS in MB before, and while as many runs have said so much and are not over."""
     script = f"!chunks {chunks} 0\n!wait\n!say done"
     async with connect(home=target.home, timeout=120, reconnect_timeout=0) as client:
@@ -214,11 +216,11 @@ async def hold_runs(target: Daemon, url: str, chunks: int, *, keys: bool) -> tup
                 async for _ in events:
                     pass
 
-        before = rss(target.pid)
+        before = read_rss(target.pid)
         runs = [asyncio.ensure_future(run(number)) for number in range(RUNS)]
         await asyncio.to_thread(wait_for_runs, url)
         await asyncio.sleep(1)  # clients read what was said
-        during = rss(target.pid)
+        during = read_rss(target.pid)
         await asyncio.to_thread(ask_model_server, url, "release")
         await asyncio.gather(*runs)
         return before, during
@@ -241,8 +243,8 @@ def ask_model_server(url: str, what: str) -> bytes:
         connection.close()
 
 
-def by_runs(against: Path | None) -> Table:
-    table = Table(
+def measure_by_runs(against: Path | None) -> BenchTable:
+    table = BenchTable(
         f"{RUNS:,} runs at once that have said so much, RSS of the daemon in MB",
         ["chunks each", "daemon", "before", "during", "KB a run"],
         note="A fresh daemon for each row. All clients read along.",
@@ -257,24 +259,24 @@ def by_runs(against: Path | None) -> Table:
         for name, source, keys in rows:
             with ExitStack() as stack:
                 scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                with on_core(-1):
+                with pin_to_core(-1):
                     url, _ = stack.enter_context(model_process("--no-record"))
-                target = stack.enter_context(daemon(name, scratch / "home", url, source))
-                with on_core(-1):
+                target = stack.enter_context(run_daemon(name, scratch / "home", url, source))
+                with pin_to_core(-1):
                     before, during = uvloop.run(hold_runs(target, url, chunks, keys=keys))
             each = (during - before) * 1024 / RUNS
-            table.row(f"{chunks:,}", name, f"{before:.1f}", f"{during:.1f}", f"{each:.1f}")
+            table.add_row(f"{chunks:,}", name, f"{before:.1f}", f"{during:.1f}", f"{each:.1f}")
     return table
 
 
-def run(arguments: list[str]) -> list[Table]:
+def run_benchmark(arguments: list[str]) -> list[BenchTable]:
     parser = argparse.ArgumentParser("python -m bench delivery")
     parser.add_argument("--against", type=Path)
     options = parser.parse_args(arguments)
     return [
-        by_key(),
-        uvloop.run(by_length()),
-        uvloop.run(by_marker()),
-        by_chunks(),
-        by_runs(options.against),
+        measure_by_key(),
+        uvloop.run(measure_by_length()),
+        uvloop.run(measure_by_marker()),
+        measure_by_chunks(),
+        measure_by_runs(options.against),
     ]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import uvloop
 
-from tests.daemon.publishers import ping, publish
+from tests.daemon.publishers import measure_pings, publish_events
 from tests.model_server import model_process
 
-from .peers import on_core, percentile, rss
-from .report import Table
+from .peers import compute_percentile, pin_to_core, read_rss
+from .report import BenchTable
 
 SUBSCRIPTIONS = 1000
 RATE = 10_000
@@ -29,7 +29,7 @@ UNBOUNDED = 10_000_000
 
 
 @contextmanager
-def daemon(model_url: str) -> Iterator[tuple[Path, int]]:
+def run_daemon(model_url: str) -> Iterator[tuple[Path, int]]:
     """A real one with a thousand subscriptions: its home and process id."""
     tables = (
         f'[[subscription]]\nid = {n}\nsource = "x{n}"\ntarget_agent = "crab"\n'
@@ -52,11 +52,11 @@ def daemon(model_url: str) -> Iterator[tuple[Path, int]]:
                 process.terminate()
 
 
-async def measure(home: Path, pid: int, sources: list[str], rate: int) -> list[str]:
+async def measure_events(home: Path, pid: int, sources: list[str], rate: int) -> list[str]:
     is_over = asyncio.Event()
-    pinging = asyncio.ensure_future(ping(home, is_over))
+    pinging = asyncio.ensure_future(measure_pings(home, is_over))
     count = RATE * SECONDS
-    answers, _, taken = await publish(home, sources, rate=rate, count=count)
+    answers, _, taken = await publish_events(home, sources, rate=rate, count=count)
     is_over.set()
     pings = await pinging
     return [
@@ -64,14 +64,14 @@ async def measure(home: Path, pid: int, sources: list[str], rate: int) -> list[s
         f"{answers['accepted']:,}",
         f"{answers['503']:,}",
         f"{len(pings):,}",
-        *(f"{percentile(pings, share):.1f}" for share in (0.5, 0.99)),
+        *(f"{compute_percentile(pings, share):.1f}" for share in (0.5, 0.99)),
         f"{max(pings):.1f}",
-        f"{rss(pid):.0f}",
+        f"{read_rss(pid):.0f}",
     ]
 
 
-def run() -> list[Table]:
-    table = Table(
+def run_benchmark() -> list[BenchTable]:
+    table = BenchTable(
         f"{RATE * SECONDS:,} events, with {SUBSCRIPTIONS:,} subscriptions",
         [
             *("offered /s", "subscribed to", "answered /s", "accepted", "refused", "pings"),
@@ -84,11 +84,11 @@ def run() -> list[Table]:
         for name, share in shares.items():
             sources = [f"{'x' if n % 10 < share else 'y'}{n}" for n in range(SUBSCRIPTIONS)]
             with ExitStack() as stack:
-                with on_core(-1):
+                with pin_to_core(-1):
                     url, _ = stack.enter_context(model_process("--no-record"))
-                with on_core(0):
-                    home, pid = stack.enter_context(daemon(url))
-                stack.enter_context(on_core(-1))
-                cells = uvloop.run(measure(home, pid, sources, rate))
-            table.row(f"{rate:,}" if rate == RATE else "any", name, *cells)
+                with pin_to_core(0):
+                    home, pid = stack.enter_context(run_daemon(url))
+                stack.enter_context(pin_to_core(-1))
+                cells = uvloop.run(measure_events(home, pid, sources, rate))
+            table.add_row(f"{rate:,}" if rate == RATE else "any", name, *cells)
     return [table]

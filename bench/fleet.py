@@ -22,10 +22,10 @@ from crabtalk.model.messages import Message
 from crabtalk.storage import FileStorage, MessageRecord, MetaRecord, Pair, Storage
 from crabtalk.storage.postgres import PostgresStorage
 from tests.model_server import model_process
-from tests.postgres import Server, made, perform, with_parameters
+from tests.postgres import PostgresServer, create_server, execute_sql, with_parameters
 
-from .peers import percentile, rss
-from .report import Table
+from .peers import compute_percentile, read_rss
+from .report import BenchTable
 
 SECONDS = 4.0
 WARM_UP = 1.0
@@ -42,7 +42,7 @@ CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\n{storage}'
 # ── Processes ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Running:
+class FleetDaemon:
     """A daemon of the bench's own."""
 
     def __init__(self, home: Path, pid: int) -> None:
@@ -50,11 +50,11 @@ class Running:
         self.pid = pid
 
     def cpu_seconds(self) -> float:
-        return cpu_of(self.pid)
+        return read_cpu_seconds(self.pid)
 
 
 @contextmanager
-def daemon(home: Path, config: str) -> Iterator[Running]:
+def run_daemon(home: Path, config: str) -> Iterator[FleetDaemon]:
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(config)
     command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
@@ -63,37 +63,37 @@ def daemon(home: Path, config: str) -> Iterator[Running]:
             assert process.stderr is not None
             line = process.stderr.readline()
             assert "ready" in line, line
-            yield Running(home, process.pid)
+            yield FleetDaemon(home, process.pid)
         finally:
             process.terminate()
 
 
-def cpu_of(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_below(pid: int) -> float:
+def read_tree_cpu_seconds(pid: int) -> float:
     """Of a process and its children, those that are over included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     total = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in children:
         try:
-            total += cpu_of(int(child))
+            total += read_cpu_seconds(int(child))
         except FileNotFoundError:  # over a moment ago
             continue
     return total
 
 
-def storage_section(url: str) -> str:
+def format_storage_section(url: str) -> str:
     return f'[storage]\nurl = "{url}"\n' if url else ""
 
 
 # ── Turns ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def crowd(homes: list[Path], conversations: int) -> tuple[float, list[float]]:
+async def run_crowd(homes: list[Path], conversations: int) -> tuple[float, list[float]]:
     """Turns a second, and how long each took in ms, of so many people who talk without a pause."""
     took: list[float] = []
     begun = time.monotonic()
@@ -115,8 +115,8 @@ async def crowd(homes: list[Path], conversations: int) -> tuple[float, list[floa
     return len(took) / SECONDS, took
 
 
-def turns(model: str, server: Server, scratch: Path) -> Table:
-    table = Table(
+def measure_turns(model: str, server: PostgresServer, scratch: Path) -> BenchTable:
+    table = BenchTable(
         "Turns by storage and number of daemons",
         ["", "daemons", "people", "turns/s", "p50 ms", "p99 ms", "CPU ms a turn", "of it database"],
         note=(
@@ -126,27 +126,27 @@ def turns(model: str, server: Server, scratch: Path) -> Table:
         ),
     )
     for name, count in (("files", 1), ("PostgreSQL", 1), ("PostgreSQL", 2), ("PostgreSQL", 3)):
-        url = fresh_schema(server) if name == "PostgreSQL" else ""
-        config = CONFIG.format(url=model, storage=storage_section(url))
+        url = create_schema(server) if name == "PostgreSQL" else ""
+        config = CONFIG.format(url=model, storage=format_storage_section(url))
         with ExitStack() as stack:
             daemons = [
-                stack.enter_context(daemon(scratch / f"{name}{count}-{n}", config))
+                stack.enter_context(run_daemon(scratch / f"{name}{count}-{n}", config))
                 for n in range(count)
             ]
             for people in CROWDS:
                 spent = sum(one.cpu_seconds() for one in daemons)
-                kept = cpu_below(server.pid) if url else 0.0
-                rate, took = uvloop.run(crowd([one.home for one in daemons], people))
+                kept = read_tree_cpu_seconds(server.pid) if url else 0.0
+                rate, took = uvloop.run(run_crowd([one.home for one in daemons], people))
                 spent = sum(one.cpu_seconds() for one in daemons) - spent
-                kept = cpu_below(server.pid) - kept if url else 0.0
+                kept = read_tree_cpu_seconds(server.pid) - kept if url else 0.0
                 done = rate * (SECONDS + WARM_UP)
-                table.row(
+                table.add_row(
                     name,
                     str(count),
                     str(people),
                     f"{rate:,.0f}",
-                    f"{percentile(took, 0.5):.1f}",
-                    f"{percentile(took, 0.99):.1f}",
+                    f"{compute_percentile(took, 0.5):.1f}",
+                    f"{compute_percentile(took, 0.99):.1f}",
                     f"{(spent + kept) / done * 1e3:.2f}",
                     f"{kept / done * 1e3:.2f}",
                 )
@@ -156,12 +156,12 @@ def turns(model: str, server: Server, scratch: Path) -> Table:
 # ── Appends ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def appends(storage: Storage) -> list[float]:
+async def time_appends(storage: Storage) -> list[float]:
     """In microseconds, one after the other, within one turn."""
     pair = Pair("crab", "user")
-    claim = storage.claim(pair, "bench")
+    claim = storage.claim_turn(pair, "bench")
     if claim is not None:
-        await claim.reach()
+        await claim.acquire()
     meta = MetaRecord(agent=pair.agent, created_by=pair.sender, created_at="now")
     await storage.append(pair, [meta], create=True)
     took = []
@@ -171,34 +171,36 @@ async def appends(storage: Storage) -> list[float]:
         await storage.append(pair, [record])
         took.append((time.perf_counter() - begun) * 1e6)
     if claim is not None:
-        claim.leave()
+        claim.release()
     return took[100:]
 
 
-async def claims(storage: PostgresStorage) -> list[float]:
+async def time_claims(storage: PostgresStorage) -> list[float]:
     """A turn taken and given back."""
     took = []
     for _ in range(500):
         begun = time.perf_counter()
-        claim = storage.claim(Pair("crab", "claimed"), "bench")
-        await claim.reach()
-        claim.leave()
+        claim = storage.claim_turn(Pair("crab", "claimed"), "bench")
+        await claim.acquire()
+        claim.release()
         took.append((time.perf_counter() - begun) * 1e6)
     return took[50:]
 
 
-async def writes(server: Server, scratch: Path) -> Table:
-    table = Table("Writes by storage, µs", ["", "p50", "p99"], note="One after the other.")
+async def measure_writes(server: PostgresServer, scratch: Path) -> BenchTable:
+    table = BenchTable("Writes by storage, µs", ["", "p50", "p99"], note="One after the other.")
     files = FileStorage(scratch / "written")
-    shared = PostgresStorage(scratch, fresh_schema(server))
+    shared = PostgresStorage(scratch, create_schema(server))
     await shared.open()
     measured = (
-        ("append, files", await appends(files)),
-        ("append, PostgreSQL", await appends(shared)),
-        ("lease, PostgreSQL", await claims(shared)),
+        ("append, files", await time_appends(files)),
+        ("append, PostgreSQL", await time_appends(shared)),
+        ("lease, PostgreSQL", await time_claims(shared)),
     )
     for name, took in measured:
-        table.row(name, f"{percentile(took, 0.5):,.0f}", f"{percentile(took, 0.99):,.0f}")
+        table.add_row(
+            name, f"{compute_percentile(took, 0.5):,.0f}", f"{compute_percentile(took, 0.99):,.0f}"
+        )
     await files.close()
     await shared.close()
     return table
@@ -222,40 +224,40 @@ FROM made, generate_series(0, 3) m
 """
 
 
-def restarts(model: str, server: Server, scratch: Path) -> Table:
-    table = Table(
+def measure_restarts(model: str, server: PostgresServer, scratch: Path) -> BenchTable:
+    table = BenchTable(
         "A daemon on PostgreSQL by the number of conversations in it",
         ["conversations", "start to pong ms", "first turn ms", "idle RSS MB"],
         note="The median of five starts; the turn is the first thing said to the daemon.",
     )
     for count in (0, 1_000, CONVERSATIONS):
-        url = fresh_schema(server)
-        config = CONFIG.format(url=model, storage=storage_section(url))
-        with daemon(scratch / f"start{count}", config) as running:
-            uvloop.run(first_turn(running.home))  # makes the schema
+        url = create_schema(server)
+        config = CONFIG.format(url=model, storage=format_storage_section(url))
+        with run_daemon(scratch / f"start{count}", config) as running:
+            uvloop.run(time_first_turn(running.home))  # makes the schema
         for start in range(1, count + 1, 10_000):
-            perform(url, FILL.format(first=start, last=min(start + 9_999, count)))
-        perform(url, "ANALYZE")
+            execute_sql(url, FILL.format(first=start, last=min(start + 9_999, count)))
+        execute_sql(url, "ANALYZE")
         pongs: list[float] = []
         firsts: list[float] = []
         memory = 0.0
         for _ in range(5):
             begun = time.perf_counter()
-            with daemon(scratch / f"start{count}", config) as running:
-                pong, first = uvloop.run(first_turn(running.home, begun))
+            with run_daemon(scratch / f"start{count}", config) as running:
+                pong, first = uvloop.run(time_first_turn(running.home, begun))
                 pongs.append(pong)
                 firsts.append(first)
-                memory = rss(running.pid)
-        table.row(
+                memory = read_rss(running.pid)
+        table.add_row(
             f"{count:,}",
-            f"{percentile(pongs, 0.5):.0f}",
-            f"{percentile(firsts, 0.5):.1f}",
+            f"{compute_percentile(pongs, 0.5):.0f}",
+            f"{compute_percentile(firsts, 0.5):.1f}",
             f"{memory:.1f}",
         )
     return table
 
 
-async def first_turn(home: Path, begun: float = 0.0) -> tuple[float, float]:
+async def time_first_turn(home: Path, begun: float = 0.0) -> tuple[float, float]:
     async with connect(home=home) as client:
         await client.ping()
         pong = time.perf_counter()
@@ -263,21 +265,21 @@ async def first_turn(home: Path, begun: float = 0.0) -> tuple[float, float]:
         return (pong - begun) * 1e3, (time.perf_counter() - pong) * 1e3
 
 
-def fresh_schema(server: Server) -> str:
+def create_schema(server: PostgresServer) -> str:
     name = f"bench_{time.monotonic_ns()}"
-    perform(server.url, f"CREATE SCHEMA {name}")
+    execute_sql(server.url, f"CREATE SCHEMA {name}")
     return with_parameters(server.url, search_path=name)
 
 
-def run() -> list[Table]:
+def run_benchmark() -> list[BenchTable]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model, _ = stack.enter_context(model_process("--no-record"))
-        server = made(scratch / "postgres")
+        server = create_server(scratch / "postgres")
         stack.callback(server.close)
-        perform(server.url, *DURABLE)
+        execute_sql(server.url, *DURABLE)
         return [
-            turns(model, server, scratch),
-            uvloop.run(writes(server, scratch)),
-            restarts(model, server, scratch),
+            measure_turns(model, server, scratch),
+            uvloop.run(measure_writes(server, scratch)),
+            measure_restarts(model, server, scratch),
         ]

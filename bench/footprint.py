@@ -6,19 +6,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .peers import PING, daemon, now, percentile, rss
-from .report import Table
+from .peers import PING, compute_percentile, read_clock, read_rss, run_daemon
+from .report import BenchTable
 
 STARTS = 20
 CONNECTIONS = (10, 100, 1000)
 
 
-def first_pong(home: Path) -> float:
+def time_first_pong(home: Path) -> float:
     """Milliseconds from starting the process to the first pong, as a client sees it that waits."""
     import socket
 
     command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
-    start = now()
+    start = read_clock()
     with subprocess.Popen([*command, "--tcp", "127.0.0.1:0"], stderr=subprocess.DEVNULL) as process:
         try:
             while True:
@@ -29,28 +29,30 @@ def first_pong(home: Path) -> float:
                         continue
                     sock.sendall(PING)
                     assert sock.recv(16) == bytes.fromhex("000000021200")
-                    return (now() - start) * 1e3
+                    return (read_clock() - start) * 1e3
         finally:
             process.terminate()
 
 
-def start_up() -> Table:
+def measure_start() -> BenchTable:
     samples = []
     with tempfile.TemporaryDirectory() as scratch:
-        first_pong(Path(scratch) / "home")  # warm the page cache
+        time_first_pong(Path(scratch) / "home")  # warm the page cache
         for _ in range(STARTS):
-            samples.append(first_pong(Path(scratch) / "home"))  # noqa: PERF401
-    table = Table("Process start to first pong, ms", ["", "median", "worst of 20"])
-    table.row("crabtalkd run", f"{percentile(samples, 0.5):.0f}", f"{max(samples):.0f}")
+            samples.append(time_first_pong(Path(scratch) / "home"))  # noqa: PERF401
+    table = BenchTable("Process start to first pong, ms", ["", "median", "worst of 20"])
+    table.add_row("crabtalkd run", f"{compute_percentile(samples, 0.5):.0f}", f"{max(samples):.0f}")
     table.note = "With compiled bytecode, as `make setup` leaves it."
     return table
 
 
-async def idle() -> Table:
-    table = Table("Resident memory, MB", ["idle connections", "RSS", "more than idle", "KB each"])
-    with daemon() as (home, process):
-        base = rss(process.pid)
-        table.row("0", f"{base:.1f}", "", "")
+async def measure_idle() -> BenchTable:
+    table = BenchTable(
+        "Resident memory, MB", ["idle connections", "RSS", "more than idle", "KB each"]
+    )
+    with run_daemon() as (home, process):
+        base = read_rss(process.pid)
+        table.add_row("0", f"{base:.1f}", "", "")
         writers: list[asyncio.StreamWriter] = []
         for count in CONNECTIONS:
             while len(writers) < count:
@@ -58,13 +60,13 @@ async def idle() -> Table:
                 writer.write(PING)
                 await reader.readexactly(6)
                 writers.append(writer)
-            now_at = rss(process.pid)
+            now_at = read_rss(process.pid)
             more = now_at - base
-            table.row(str(count), f"{now_at:.1f}", f"{more:.1f}", f"{more * 1024 / count:.1f}")
+            table.add_row(str(count), f"{now_at:.1f}", f"{more:.1f}", f"{more * 1024 / count:.1f}")
         for writer in writers:
             writer.close()
     return table
 
 
-def run() -> list[Table]:
-    return [start_up(), asyncio.run(idle())]
+def run_benchmark() -> list[BenchTable]:
+    return [measure_start(), asyncio.run(measure_idle())]

@@ -16,10 +16,17 @@ import uvloop
 
 from crabtalk.client import connect
 from crabtalk.model import Message
-from crabtalk.storage import FileStorage, MarkerRecord, MessageRecord, Meta, Pair, Record
+from crabtalk.storage import (
+    ConversationMeta,
+    FileStorage,
+    MarkerRecord,
+    MessageRecord,
+    Pair,
+    Record,
+)
 
-from .peers import now, percentile, rss
-from .report import Table
+from .peers import compute_percentile, read_clock, read_rss
+from .report import BenchTable
 
 AT = "2026-01-01T00:00:00.000Z"
 TEXT = "The quick brown crab walks sideways over the lazy lobster, as it does every evening. " * 3
@@ -27,19 +34,21 @@ SIZES = (10, 1_000, 10_000)
 CONVERSATIONS = 10_000
 
 
-def messages(count: int, first: int = 0) -> list[Record]:
+def make_messages(count: int, first: int = 0) -> list[Record]:
     return [
         MessageRecord(number, AT, Message("user" if number % 2 == 0 else "assistant", TEXT))
         for number in range(first, first + count)
     ]
 
 
-def meta(pair: Pair, count: int) -> Record:
-    return Meta(*pair, created_at=AT, updated_at=AT, message_count=count).snapshot()
+def make_meta(pair: Pair, count: int) -> Record:
+    return ConversationMeta(
+        *pair, created_at=AT, updated_at=AT, message_count=count
+    ).make_snapshot()
 
 
-async def by_length() -> Table:
-    table = Table(
+async def measure_by_length() -> BenchTable:
+    table = BenchTable(
         "One conversation, by its length, ms",
         ["messages", "append p50", "load", "load after a marker", "page of 100 at its end"],
         note="Append is one message, flushed to disk. Loads are of a file the system has cached.",
@@ -49,23 +58,23 @@ async def by_length() -> Table:
             storage = FileStorage(Path(home))
             pair = Pair("crab", "user")
             await storage.append(
-                pair, [meta(pair, 0), *messages(size), meta(pair, size)], create=True
+                pair, [make_meta(pair, 0), *make_messages(size), make_meta(pair, size)], create=True
             )
-            load = await best(partial(storage.load, pair))
-            page = await best(partial(storage.page, pair, size - 100, 100))
+            load = await time_best(partial(storage.load_and_repair, pair))
+            page = await time_best(partial(storage.read_page, pair, size - 100, 100))
             appends = []
             for number in range(200):
-                begun = now()
-                await storage.append(pair, messages(1, size + number))
-                appends.append((now() - begun) * 1e3)
+                begun = read_clock()
+                await storage.append(pair, make_messages(1, size + number))
+                appends.append((read_clock() - begun) * 1e3)
             total = size + 200
             marker = MarkerRecord("crab-user-1", AT, "They met.", "They met.", total)
-            await storage.append(pair, [marker, meta(pair, total), *messages(2, total)])
-            folded = await best(partial(storage.load, pair))
+            await storage.append(pair, [marker, make_meta(pair, total), *make_messages(2, total)])
+            folded = await time_best(partial(storage.load_and_repair, pair))
             await storage.close()
-        table.row(
+        table.add_row(
             f"{size:,}",
-            f"{percentile(appends, 0.5):.2f}",
+            f"{compute_percentile(appends, 0.5):.2f}",
             f"{load:.2f}",
             f"{folded:.2f}",
             f"{page:.2f}",
@@ -73,31 +82,33 @@ async def by_length() -> Table:
     return table
 
 
-async def best(work: Callable[[], Awaitable[object]], rounds: int = 7) -> float:
+async def time_best(work: Callable[[], Awaitable[object]], rounds: int = 7) -> float:
     taken = []
     for _ in range(rounds):
-        begun = now()
+        begun = read_clock()
         await work()
-        taken.append((now() - begun) * 1e3)
+        taken.append((read_clock() - begun) * 1e3)
     return min(taken)
 
 
-async def fill(home: Path, count: int) -> None:
+async def fill_home(home: Path, count: int) -> None:
     """So many conversations of a few messages each."""
     storage = FileStorage(home, flush=False)
     for start in range(0, count, 500):
         pairs = [Pair("crab", f"tg:{number}") for number in range(start, min(start + 500, count))]
         await asyncio.gather(
             *(
-                storage.append(pair, [meta(pair, 0), *messages(4), meta(pair, 4)], create=True)
+                storage.append(
+                    pair, [make_meta(pair, 0), *make_messages(4), make_meta(pair, 4)], create=True
+                )
                 for pair in pairs
             )
         )
     await storage.close()
 
 
-def by_number() -> Table:
-    table = Table(
+def measure_by_number() -> BenchTable:
+    table = BenchTable(
         "A daemon by the number of its conversations",
         [
             "conversations",
@@ -113,14 +124,14 @@ def by_number() -> Table:
         with tempfile.TemporaryDirectory() as scratch:
             home = Path(scratch) / "home"
             home.mkdir(mode=0o700)
-            uvloop.run(fill(home, count))
+            uvloop.run(fill_home(home, count))
             starts = []
             for _ in range(5):
-                started, firsts, later, idle, after = uvloop.run(one_start(home, count))
+                started, firsts, later, idle, after = uvloop.run(measure_start(home, count))
                 starts.append(started)
-        table.row(
+        table.add_row(
             f"{count:,}",
-            f"{percentile(starts, 0.5):.0f}",
+            f"{compute_percentile(starts, 0.5):.0f}",
             f"{firsts:.0f}",
             f"{later:.0f}",
             f"{idle:.1f}",
@@ -129,9 +140,9 @@ def by_number() -> Table:
     return table
 
 
-async def one_start(home: Path, count: int) -> tuple[float, float, float, float, float]:
+async def measure_start(home: Path, count: int) -> tuple[float, float, float, float, float]:
     crabtalkd = str(Path(sys.executable).with_name("crabtalkd"))
-    begun = now()
+    begun = read_clock()
     process = await asyncio.create_subprocess_exec(
         crabtalkd, "run", "--home", str(home), "--tcp", "off", stderr=subprocess.PIPE
     )
@@ -140,19 +151,19 @@ async def one_start(home: Path, count: int) -> tuple[float, float, float, float,
         await process.stderr.readline()
         async with connect(home=home) as client:
             await client.ping()
-            started = (now() - begun) * 1e3
-            idle = rss(process.pid)
+            started = (read_clock() - begun) * 1e3
+            idle = read_rss(process.pid)
             listings = []
             for _ in range(3):
-                begun = now()
+                begun = read_clock()
                 found = await client.list_conversations()
-                listings.append((now() - begun) * 1e3)
+                listings.append((read_clock() - begun) * 1e3)
                 assert len(found.conversations) == count
-            return started, listings[0], min(listings[1:]), idle, rss(process.pid)
+            return started, listings[0], min(listings[1:]), idle, read_rss(process.pid)
     finally:
         process.terminate()
         await process.wait()
 
 
-def run() -> list[Table]:
-    return [uvloop.run(by_length()), by_number()]
+def run_benchmark() -> list[BenchTable]:
+    return [uvloop.run(measure_by_length()), measure_by_number()]

@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 from threading import Thread
 
-from .report import Table
+from .report import BenchTable
 
 CHUNKS = 5000
 ROOT = Path(__file__).resolve().parent.parent
-TOOLS = ROOT / ".venv" / "bench-tools"
-PINS = ROOT / "requirements" / "bench.txt"
+TOOLS_DIRECTORY = ROOT / ".venv" / "bench-tools"
+PINS_FILE = ROOT / "requirements" / "bench.txt"
 
 
-def chunk(fields: dict[str, str], finish: str | None = None) -> bytes:
+def encode_chunk(fields: dict[str, str], finish: str | None = None) -> bytes:
     document = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -33,32 +33,34 @@ def chunk(fields: dict[str, str], finish: str | None = None) -> bytes:
 
 
 # Each a little different: litellm takes a model that repeats itself for a broken one.
-PIECES = [chunk({"content": f"word{n} "}) for n in range(CHUNKS)]
-LAST = chunk({}, "stop") + b"data: [DONE]\n\n"
+PIECES = [encode_chunk({"content": f"word{n} "}) for n in range(CHUNKS)]
+LAST = encode_chunk({}, "stop") + b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def chunked(data: bytes) -> bytes:
+def encode_http_chunk(data: bytes) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, paced: bool) -> None:
+async def answer_requests(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, paced: bool
+) -> None:
     while head := await reader.readuntil(b"\r\n\r\n"):
         for line in head.split(b"\r\n"):
             if line.lower().startswith(b"content-length:"):
                 await reader.readexactly(int(line.split(b":")[1]))
         writer.write(HEAD)
         for piece in PIECES:
-            writer.write(chunked(piece))
+            writer.write(encode_http_chunk(piece))
             if paced:
                 await asyncio.sleep(0.001)
             else:
                 await writer.drain()
-        writer.write(chunked(LAST) + b"0\r\n\r\n")
+        writer.write(encode_http_chunk(LAST) + b"0\r\n\r\n")
         await writer.drain()
 
 
-class Server:
+class ChunkServer:
     """Both paces, each on a port of its own, in a thread of this process."""
 
     def __enter__(self) -> dict[str, str]:
@@ -71,7 +73,7 @@ class Server:
     def _serve(self, paced: bool) -> str:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await answer(reader, writer, paced)
+                await answer_requests(reader, writer, paced)
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
 
@@ -83,21 +85,25 @@ class Server:
         self._thread.join()
 
 
-def tools() -> str:
+def install_tools() -> str:
     """The python that has the SDK and litellm, installed once per set of pins."""
-    python = TOOLS / "bin" / "python"
-    stamp = TOOLS / ".pins"
-    pins = PINS.read_text()
+    python = TOOLS_DIRECTORY / "bin" / "python"
+    stamp = TOOLS_DIRECTORY / ".pins"
+    pins = PINS_FILE.read_text()
     if not stamp.exists() or stamp.read_text() != pins:
         uv = [sys.executable, "-m", "uv", "--quiet"]
         run = [*uv, "pip", "install", "--python", str(python)]
-        subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, TOOLS], check=True)
-        subprocess.run([*run, "--require-hashes", "--compile-bytecode", "-r", PINS], check=True)
+        subprocess.run(
+            [*uv, "venv", "--clear", "--python", sys.executable, TOOLS_DIRECTORY], check=True
+        )
+        subprocess.run(
+            [*run, "--require-hashes", "--compile-bytecode", "-r", PINS_FILE], check=True
+        )
         stamp.write_text(pins)
     return str(python)
 
 
-def cost(python: str, contender: str, url: str) -> float:
+def measure_cost(python: str, contender: str, url: str) -> float:
     command = [python, "-m", "bench.contenders", contender, url, str(CHUNKS)]
     environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     result = subprocess.run(
@@ -108,7 +114,7 @@ def cost(python: str, contender: str, url: str) -> float:
     return float(result.stdout.split()[-1])
 
 
-def import_time(module: str) -> float:
+def measure_import(module: str) -> float:
     """Milliseconds that importing takes in a bare interpreter, best of several."""
     script = (
         f"import time; s = time.perf_counter(); import {module}; print(time.perf_counter() - s)"
@@ -118,13 +124,13 @@ def import_time(module: str) -> float:
     return min(float(run.stdout) for run in runs) * 1e3
 
 
-def run() -> list[Table]:
-    table = Table("CPU time a streamed chunk, µs", ["reader", "burst", "paced 1/ms"])
-    here, there = sys.executable, tools()
-    with Server() as urls:
+def run_benchmark() -> list[BenchTable]:
+    table = BenchTable("CPU time a streamed chunk, µs", ["reader", "burst", "paced 1/ms"])
+    here, there = sys.executable, install_tools()
+    with ChunkServer() as urls:
         for name in ("raw asyncio", "aiohttp", "ours", "openai SDK", "litellm"):
             python = there if name in ("openai SDK", "litellm") else here
-            table.row(name, *(f"{cost(python, name, urls[pace]):.1f}" for pace in urls))
-    imports = Table("Import, ms", ["module", "time"])
-    imports.row("crabtalk.model", f"{import_time('crabtalk.model'):.0f}")
+            table.add_row(name, *(f"{measure_cost(python, name, urls[pace]):.1f}" for pace in urls))
+    imports = BenchTable("Import, ms", ["module", "time"])
+    imports.add_row("crabtalk.model", f"{measure_import('crabtalk.model'):.0f}")
     return [table, imports]

@@ -21,13 +21,13 @@ from typing import cast
 import uvloop
 
 from crabtalk.protocol import Server, encode_frame, wire
-from crabtalk.transport import Door, Listener, listen_unix
+from crabtalk.transport import Listener, ListenOptions, listen_unix
 
 CHUNK = "hello "
 PING = encode_frame(wire.ClientMessage(ping=wire.Ping()))
 
 
-def chunk_frame() -> bytes:
+def encode_chunk_frame() -> bytes:
     event = wire.StreamEvent(chunk=wire.StreamChunk(content=CHUNK))
     return encode_frame(wire.ServerMessage(stream=event))
 
@@ -35,35 +35,35 @@ def chunk_frame() -> bytes:
 # ── The bare peers ─────────────────────────────────────────────────────────────────────────────
 
 
-class Callbacks(asyncio.Protocol):
+class CallbackPeer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.resumed: asyncio.Future[None] | None = None
+        self.write_resumed: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
         if data.isdigit():
-            self.task = asyncio.ensure_future(self.stream(int(data)))
+            self.task = asyncio.ensure_future(self.stream_chunks(int(data)))
         else:
             self.transport.write(data)
 
-    async def stream(self, count: int) -> None:
-        frame = chunk_frame()
+    async def stream_chunks(self, count: int) -> None:
+        frame = encode_chunk_frame()
         for _ in range(count):
             self.transport.write(frame)
-            if self.resumed is not None:
-                await self.resumed
+            if self.write_resumed is not None:
+                await self.write_resumed
 
     def pause_writing(self) -> None:
-        self.resumed = asyncio.get_running_loop().create_future()
+        self.write_resumed = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        if self.resumed is not None:
-            self.resumed.set_result(None)
-            self.resumed = None
+        if self.write_resumed is not None:
+            self.write_resumed.set_result(None)
+            self.write_resumed = None
 
 
-async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    frame = chunk_frame()
+async def serve_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    frame = encode_chunk_frame()
     for _ in range(int(await reader.read(16))):
         writer.write(frame)
         await writer.drain()
@@ -73,7 +73,7 @@ async def streams(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 # ── Ours ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class Chatty(Server):
+class ChunkStreamServer(Server):
     """Streams as many chunks as the content says."""
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
@@ -87,27 +87,27 @@ class Chatty(Server):
 # ── Processes ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def serve(kind: str, path: Path) -> None:
+async def serve_peer(kind: str, path: Path) -> None:
     loop = asyncio.get_running_loop()
     # A server that nobody refers to is closed when the collector finds it.
     kept: list[asyncio.AbstractServer] = []
     if kind == "callbacks":
-        server = await loop.create_server(Callbacks, "127.0.0.1", 0)
+        server = await loop.create_server(CallbackPeer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         path.with_suffix(".port").write_text(str(port))
-        kept = [server, await loop.create_unix_server(Callbacks, str(path))]
+        kept = [server, await loop.create_unix_server(CallbackPeer, str(path))]
     elif kind == "streams":
-        kept = [await asyncio.start_unix_server(streams, path)]
+        kept = [await asyncio.start_unix_server(serve_stream, path)]
     else:
-        listener = Listener(Chatty())
-        listener.open(listen_unix(path), Door("unix", uid=os.geteuid()))
+        listener = Listener(ChunkStreamServer())
+        listener.open(listen_unix(path), ListenOptions("unix", uid=os.geteuid()))
     print("ready", flush=True)
     await asyncio.Event().wait()
     kept.clear()
 
 
 @contextmanager
-def peer(kind: str) -> Iterator[Path]:
+def run_peer(kind: str) -> Iterator[Path]:
     """A process of the given kind; yields its socket."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{kind}.sock"
@@ -122,7 +122,7 @@ def peer(kind: str) -> Iterator[Path]:
 
 
 @contextmanager
-def on_core(index: int) -> Iterator[None]:
+def pin_to_core(index: int) -> Iterator[None]:
     """Runs this process, and those it starts, on one core of those it may use."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[index]})
@@ -133,7 +133,7 @@ def on_core(index: int) -> Iterator[None]:
 
 
 @contextmanager
-def daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+def run_daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """A real `crabtalkd run` in a home of its own, ready."""
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) / "home"
@@ -148,7 +148,7 @@ def daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
                 process.terminate()
 
 
-def rss(pid: int) -> float:
+def read_rss(pid: int) -> float:
     """Resident memory of a process in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
@@ -156,13 +156,13 @@ def rss(pid: int) -> float:
     raise RuntimeError(f"process {pid} has no VmRSS")
 
 
-def percentile(samples: list[float], share: float) -> float:
+def compute_percentile(samples: list[float], share: float) -> float:
     return sorted(samples)[int(len(samples) * share)]
 
 
-def now() -> float:
+def read_clock() -> float:
     return time.perf_counter()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], Path(sys.argv[2])))
+    uvloop.run(serve_peer(sys.argv[1], Path(sys.argv[2])))

@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 
 from crabtalk.policy import Policy
-from crabtalk.policy.rules import Request
+from crabtalk.policy.rules import PermissionRequest
 from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied
+from crabtalk.policy.shell_rules import find_denied_entry
 from crabtalk.storage import Agent
-from tests.policy.test_rules import request
+from tests.policy.test_rules import build_request
 
-from .report import Table
+from .report import BenchTable
 
 CORPUS = Path(__file__).parent.parent / "tests" / "policy"
 CALLS = 500
@@ -32,18 +32,20 @@ JUDGED = (
 )
 
 
-def run() -> list[Table]:
+def run_benchmark() -> list[BenchTable]:
     return [measure_judging(), count_verdicts()]
 
 
-def measure_judging() -> Table:
-    table = Table("Judging a tool call, µs", ["call", "mode auto", "mode ask", "three callers"])
+def measure_judging() -> BenchTable:
+    table = BenchTable(
+        "Judging a tool call, µs", ["call", "mode auto", "mode ask", "three callers"]
+    )
     agents = {mode: make_agent(mode) for mode in ("auto", "ask")}
     callers = tuple(make_agent("auto") for _ in range(3))
     for tool, kind, target in JUDGED:
-        asked = request(tool, kind, target)
-        delegated = request(tool, kind, target, lineage=callers)
-        table.row(
+        asked = build_request(tool, kind, target)
+        delegated = build_request(tool, kind, target, lineage=callers)
+        table.add_row(
             f"{tool} {target}".strip(),
             f"{time_judging(asked, agents['auto']):.0f}",
             f"{time_judging(asked, agents['ask']):.0f}",
@@ -56,29 +58,29 @@ def make_agent(mode: str) -> Agent:
     return msgspec.structs.replace(Agent("crab", "You are crab."), mode=mode)
 
 
-def time_judging(asked: Request, agent: Agent) -> float:
+def time_judging(asked: PermissionRequest, agent: Agent) -> float:
     policy = Policy()
     started = time.perf_counter()
     for _ in range(CALLS):
-        policy.judge_now(asked, agent)
+        policy.judge_blocking(asked, agent)
     return (time.perf_counter() - started) / CALLS * 1e6
 
 
-def count_verdicts() -> Table:
+def count_verdicts() -> BenchTable:
     """What deny rules say to lines that run a denied program in a roundabout way."""
     lines = tomllib.loads((CORPUS / "evasions.toml").read_text())["evasion"]
     counts: Counter[str] = Counter()
     started = time.perf_counter()
     for one in lines:
         try:
-            found = find_denied(one["line"], [one["deny"]])
+            found = find_denied_entry(one["line"], [one["deny"]])
             counts["denied" if found else "missed"] += 1
         except UnreadableCommandError:
             counts["refused as unreadable"] += 1
     took = (time.perf_counter() - started) / len(lines) * 1e6
-    table = Table(
+    table = BenchTable(
         "Lines that evade a deny rule", ["lines", "denied", "refused as unreadable", "missed", "µs"]
     )
     kinds = ("denied", "refused as unreadable", "missed")
-    table.row(str(len(lines)), *(str(counts[kind]) for kind in kinds), f"{took:.0f}")
+    table.add_row(str(len(lines)), *(str(counts[kind]) for kind in kinds), f"{took:.0f}")
     return table

@@ -13,8 +13,8 @@ import uvloop
 
 from crabtalk.client import Client, connect
 
-from .peers import PING, daemon, now, on_core, peer, percentile
-from .report import Table
+from .peers import PING, compute_percentile, pin_to_core, read_clock, run_daemon, run_peer
+from .report import BenchTable
 
 ROUNDS = 60
 PINGS = 200
@@ -37,18 +37,18 @@ class BareClient(asyncio.Protocol):
         await self.answer
 
 
-async def rounds(bare: BareClient, ours: Client) -> tuple[list[float], list[float]]:
+async def time_rounds(bare: BareClient, ours: Client) -> tuple[list[float], list[float]]:
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for ping, samples in ((bare.ping, taken[0]), (ours.ping, taken[1])):
             for _ in range(PINGS):
-                start = now()
+                start = read_clock()
                 await ping()
-                samples.append((now() - start) * 1e6)
+                samples.append((read_clock() - start) * 1e6)
     return taken
 
 
-async def measure(table: Table, cores: str, bare_socket: Path, home: Path) -> None:
+async def measure_ping(table: BenchTable, cores: str, bare_socket: Path, home: Path) -> None:
     loop = asyncio.get_running_loop()
     port = int(bare_socket.with_suffix(".port").read_text())
     token = (home / "run" / "token").read_text()
@@ -61,31 +61,31 @@ async def measure(table: Table, cores: str, bare_socket: Path, home: Path) -> No
             _, bare = await loop.create_connection(BareClient, "127.0.0.1", port)
             address = f"tcp:127.0.0.1:{daemon_port}"
         async with connect(address, token=token) as ours:
-            theirs, mine = await rounds(bare, ours)
-        middle = (percentile(theirs, 0.5), percentile(mine, 0.5))
-        table.row(
+            theirs, mine = await time_rounds(bare, ours)
+        middle = (compute_percentile(theirs, 0.5), compute_percentile(mine, 0.5))
+        table.add_row(
             name,
             cores,
             f"{middle[0]:.0f}",
             f"{middle[1]:.0f}",
             f"{middle[1] / middle[0]:.2f}",
-            f"{percentile(theirs, 0.99):.0f}",
-            f"{percentile(mine, 0.99):.0f}",
+            f"{compute_percentile(theirs, 0.99):.0f}",
+            f"{compute_percentile(mine, 0.99):.0f}",
         )
         bare.transport.close()
 
 
-def run() -> list[Table]:
-    table = Table(
+def run_benchmark() -> list[BenchTable]:
+    table = BenchTable(
         "Ping round trip, µs",
         ["transport", "cores", "bare p50", "ours p50", "ratio", "bare p99", "ours p99"],
     )
     with contextlib.ExitStack() as peers:
-        with on_core(0):
-            bare = peers.enter_context(peer("callbacks"))
-            home, _ = peers.enter_context(daemon())
-        with on_core(-1):
-            uvloop.run(measure(table, "one each", bare, home))
-        with on_core(0):
-            uvloop.run(measure(table, "shared", bare, home))
+        with pin_to_core(0):
+            bare = peers.enter_context(run_peer("callbacks"))
+            home, _ = peers.enter_context(run_daemon())
+        with pin_to_core(-1):
+            uvloop.run(measure_ping(table, "one each", bare, home))
+        with pin_to_core(0):
+            uvloop.run(measure_ping(table, "shared", bare, home))
     return [table]

@@ -21,7 +21,7 @@ from typing import Any
 from crabtalk.daemon.cli import main
 
 
-def tell(number: int, frame: FrameType | None) -> None:
+def write_counts(number: int, frame: FrameType | None) -> None:
     tasks = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
     gc.collect()
     alive = {"tasks": tasks, "threads": threading.active_count(), "objects": len(gc.get_objects())}
@@ -31,12 +31,12 @@ def tell(number: int, frame: FrameType | None) -> None:
     os.close(descriptor)
 
 
-def tell_waits(number: int, frame: FrameType | None) -> None:
+def print_waits(number: int, frame: FrameType | None) -> None:
     for task in asyncio.all_tasks():
-        print(f"{task.get_name()}:", *waits(task.get_coro()), file=sys.stderr, flush=True)
+        print(f"{task.get_name()}:", *list_waits(task.get_coro()), file=sys.stderr, flush=True)
 
 
-def waits(coroutine: Any) -> Iterator[str]:
+def list_waits(coroutine: Any) -> Iterator[str]:
     """From the outermost to the innermost that is suspended."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
@@ -50,6 +50,6 @@ def waits(coroutine: Any) -> Iterator[str]:
 
 if __name__ == "__main__":
     path = sys.argv.pop(1)
-    signal.signal(signal.SIGUSR1, tell)
-    signal.signal(signal.SIGUSR2, tell_waits)
+    signal.signal(signal.SIGUSR1, write_counts)
+    signal.signal(signal.SIGUSR2, print_waits)
     main()

@@ -12,7 +12,7 @@ from typing import cast
 import uvloop
 
 
-class Upstream(asyncio.Protocol):
+class RelayUpstream(asyncio.Protocol):
     def __init__(self, downstream: asyncio.Transport, script: str) -> None:
         self._downstream = downstream
         self._script = script
@@ -36,7 +36,7 @@ class Upstream(asyncio.Protocol):
             self._downstream.write(data)
 
 
-class Downstream(asyncio.Protocol):
+class RelayDownstream(asyncio.Protocol):
     def __init__(self, port: int) -> None:
         self._port = port
 
@@ -47,16 +47,18 @@ class Downstream(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(
             loop.create_connection(
-                lambda: Upstream(self._transport, data.decode()), "127.0.0.1", self._port
+                lambda: RelayUpstream(self._transport, data.decode()), "127.0.0.1", self._port
             )
         )
 
 
-async def main(path: str, port: int) -> None:
-    server = await asyncio.get_running_loop().create_unix_server(lambda: Downstream(port), path)
+async def serve_relay(path: str, port: int) -> None:
+    server = await asyncio.get_running_loop().create_unix_server(
+        lambda: RelayDownstream(port), path
+    )
     print("ready", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve_relay(sys.argv[1], int(sys.argv[2])))

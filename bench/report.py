@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Table:
+class BenchTable:
     title: str
     columns: list[str]
     rows: list[list[str]] = field(default_factory=list)
     note: str = ""
 
-    def row(self, *cells: str) -> None:
+    def add_row(self, *cells: str) -> None:
         self.rows.append(list(cells))
 
-    def markdown(self) -> str:
+    def render_markdown(self) -> str:
         widths = [
             max(len(row[i]) for row in [self.columns, *self.rows]) for i in range(len(self.columns))
         ]

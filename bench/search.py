@@ -23,18 +23,18 @@ from typing import Any
 import uvloop
 
 from crabtalk.model import Message, ToolCall
-from crabtalk.runtime.search import Scope, SessionIndex
-from crabtalk.storage import FileStorage, MessageRecord, Meta, Pair, Record
+from crabtalk.runtime.search import SearchScope, SessionIndex
+from crabtalk.storage import ConversationMeta, FileStorage, MessageRecord, Pair, Record
 
-from .peers import now, percentile, rss
-from .report import Table
+from .peers import compute_percentile, read_clock, read_rss
+from .report import BenchTable
 
 SIZES = (10_000, 100_000, 1_000_000)
 WORDS = 200_000
-A_CONVERSATION = 50
+MESSAGES_PER_CONVERSATION = 50
 AGENTS = 20
 SENDERS = 500
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 QUERIES = 50
 APPENDS = 2_000
 SYLLABLES = [consonant + vowel for consonant in "bdklmn" for vowel in "aeiou"]
@@ -42,16 +42,16 @@ HAN = [chr(code) for code in range(0x4E00, 0x4E00 + 2_000)]
 ACCENTED = str.maketrans("aeiou", "àéîöü")
 
 
-class Corpus:
+class SearchCorpus:
     """Deterministic: the same seed, the same words, the same messages."""
 
     def __init__(self, seed: int = 185) -> None:
         self._random = random.Random(seed)  # noqa: S311
-        self.words = [self._word(rank) for rank in range(WORDS)]
+        self.words = [self._make_word(rank) for rank in range(WORDS)]
         self._weights = list(accumulate(1 / (rank + 2.7) ** 1.07 for rank in range(WORDS)))
-        self._said: Iterator[str] = iter(())
+        self._word_stream: Iterator[str] = iter(())
 
-    def _word(self, rank: int) -> str:
+    def _make_word(self, rank: int) -> str:
         pick = self._random.choice
         base = "".join(SYLLABLES[rank // 30**n % 30] for n in range(2 if rank < 900 else 4))
         kind = rank % 20
@@ -65,42 +65,42 @@ class Corpus:
             return base.translate(ACCENTED)
         return base
 
-    def text(self, median: int) -> str:
+    def make_text(self, median: int) -> str:
         count = max(1, min(2_000, int(median * self._random.lognormvariate(0, 0.6))))
         words: list[str] = []
         while len(words) < count:
-            word = next(self._said, None)
+            word = next(self._word_stream, None)
             if word is None:
                 many = self._random.choices(self.words, cum_weights=self._weights, k=100_000)
-                self._said = iter(many)
+                self._word_stream = iter(many)
             else:
                 words.append(word)
         return " ".join(words)
 
-    def conversation(self, number: int) -> tuple[Pair, list[Record]]:
+    def make_conversation(self, number: int) -> tuple[Pair, list[Record]]:
         pair = Pair(f"agent{number % AGENTS}", f"tg:{number}:{number % SENDERS}")
-        begun = BEGIN + timedelta(minutes=number * 7)
-        meta = Meta(*pair, created_at=begun.isoformat(), title=self.text(5))
-        records: list[Record] = [meta.snapshot()]
-        for position in range(A_CONVERSATION):
-            records.append(self.message(position, begun + timedelta(seconds=position)))
-            meta = meta.patched(records[-1])
-        return pair, [*records, meta.snapshot()]
+        begun = START_TIME + timedelta(minutes=number * 7)
+        meta = ConversationMeta(*pair, created_at=begun.isoformat(), title=self.make_text(5))
+        records: list[Record] = [meta.make_snapshot()]
+        for position in range(MESSAGES_PER_CONVERSATION):
+            records.append(self.make_message(position, begun + timedelta(seconds=position)))
+            meta = meta.apply_record(records[-1])
+        return pair, [*records, meta.make_snapshot()]
 
-    def message(self, number: int, at: datetime) -> MessageRecord:
+    def make_message(self, number: int, at: datetime) -> MessageRecord:
         match number % 5:
             case 0 | 3:
-                message = Message("user", self.text(25))
+                message = Message("user", self.make_text(25))
             case 1:
-                call = ToolCall("c", "bash", json.dumps({"command": self.text(8)}))
+                call = ToolCall("c", "bash", json.dumps({"command": self.make_text(8)}))
                 message = Message("assistant", "", tool_calls=(call,))
             case 2:
-                message = Message("tool", self.text(40), call_id="c", name="bash")
+                message = Message("tool", self.make_text(40), call_id="c", name="bash")
             case _:
-                message = Message("assistant", self.text(60))
+                message = Message("assistant", self.make_text(60))
         return MessageRecord(number, at.isoformat(), message)
 
-    def queries(self, corpus_size: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    def make_queries(self, corpus_size: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
         """By class: what is asked, and with which limits."""
         pick = random.Random(7)  # noqa: S311
         known = min(WORDS, corpus_size)
@@ -111,9 +111,11 @@ class Corpus:
             return " ".join(pick.choices(words, k=count))
 
         def filters() -> dict[str, Any]:
-            since = BEGIN + timedelta(minutes=pick.randrange(corpus_size // A_CONVERSATION * 7))
+            since = START_TIME + timedelta(
+                minutes=pick.randrange(corpus_size // MESSAGES_PER_CONVERSATION * 7)
+            )
             return pick.choice(
-                [{"scope": Scope(agent=f"agent{pick.randrange(AGENTS)}")}, {"since": since}]
+                [{"scope": SearchScope(agent=f"agent{pick.randrange(AGENTS)}")}, {"since": since}]
             )
 
         rounds = range(QUERIES)
@@ -128,12 +130,12 @@ class Corpus:
         }
 
 
-async def fill(home: Path, size: int) -> Corpus:
-    corpus = Corpus()
+async def fill_home(home: Path, size: int) -> SearchCorpus:
+    corpus = SearchCorpus()
     storage = FileStorage(home, flush=False)
-    for start in range(0, size // A_CONVERSATION, 100):
-        end = min(start + 100, size // A_CONVERSATION)
-        made = [corpus.conversation(number) for number in range(start, end)]
+    for start in range(0, size // MESSAGES_PER_CONVERSATION, 100):
+        end = min(start + 100, size // MESSAGES_PER_CONVERSATION)
+        made = [corpus.make_conversation(number) for number in range(start, end)]
         await asyncio.gather(*(storage.append(*each, create=True) for each in made))
     await storage.close()
     return corpus
@@ -142,91 +144,97 @@ async def fill(home: Path, size: int) -> Corpus:
 # ── In a process of its own, for each size ─────────────────────────────────────────────────────
 
 
-def index_over(home: Path) -> tuple[FileStorage, SessionIndex]:
+def open_index(home: Path) -> tuple[FileStorage, SessionIndex]:
     storage = FileStorage(home, flush=False)
     return storage, SessionIndex(storage, home / "index" / "sessions")
 
 
-async def current(index: SessionIndex) -> None:
+async def wait_until_current(index: SessionIndex) -> None:
     """Until all logs are read."""
     index.start()
     while not index.statistics().is_current:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
-async def rebuild(home: Path, size: int) -> dict[str, float]:
+async def measure_rebuild(home: Path, size: int) -> dict[str, float]:
     """From the logs alone. How long the loop is held up meanwhile is what others would feel."""
-    storage, index = index_over(home)
+    storage, index = open_index(home)
     stalls: list[float] = []
 
     async def watch() -> None:
         while True:
-            begun = now()
+            begun = read_clock()
             await asyncio.sleep(0.001)
-            stalls.append((now() - begun) * 1e3 - 1)
+            stalls.append((read_clock() - begun) * 1e3 - 1)
 
     watching = asyncio.ensure_future(watch())
-    begun, cpu = now(), time.process_time()
-    await current(index)
-    taken, spent = now() - begun, time.process_time() - cpu
+    begun, cpu = read_clock(), time.process_time()
+    await wait_until_current(index)
+    taken, spent = read_clock() - begun, time.process_time() - cpu
     watching.cancel()
-    held = rss(os.getpid())
+    held = read_rss(os.getpid())
     await index.close()
     await storage.close()
     return {
         "rate": size / taken,
         "cpu_rate": size / spent,
-        "stall_p99": percentile(stalls, 0.99),
+        "stall_p99": compute_percentile(stalls, 0.99),
         "stall_max": max(stalls),
         "rss": held,
     }
 
 
-async def ask(home: Path, size: int) -> dict[str, Any]:
+async def measure_queries(home: Path, size: int) -> dict[str, Any]:
     """A daemon's day: it starts, is asked, and is told."""
-    corpus = Corpus()
-    storage, index = index_over(home)
-    await storage.versions()
-    base = rss(os.getpid())
-    begun = now()
-    await index.search("anything", scope=Scope())
-    opened = (now() - begun) * 1e3
-    await current(index)
+    corpus = SearchCorpus()
+    storage, index = open_index(home)
+    await storage.read_versions()
+    base = read_rss(os.getpid())
+    begun = read_clock()
+    await index.search("anything", scope=SearchScope())
+    opened = (read_clock() - begun) * 1e3
+    await wait_until_current(index)
     while not index.statistics().is_verified:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    await index.search("once à 数", scope=Scope())  # what is made on first use is made
+    await index.search("once à 数", scope=SearchScope())  # what is made on first use is made
     gc.collect()
     gc.freeze()
     times: dict[str, list[float]] = {}
-    for name, queries in corpus.queries(size).items():
+    for name, queries in corpus.make_queries(size).items():
         for text, options in queries:
             cpu = time.process_time()
-            await index.search(text, **{"scope": Scope(), **options})
+            await index.search(text, **{"scope": SearchScope(), **options})
             times.setdefault(name, []).append((time.process_time() - cpu) * 1e3)
-    grown = rss(os.getpid()) - base
-    appends = await append(storage, index, corpus)
+    grown = read_rss(os.getpid()) - base
+    appends = await time_appends(storage, index, corpus)
     await index.close()
     await storage.close()
     return {"opened": opened, "rss": grown, "times": times, "appends": appends}
 
 
-async def append(storage: FileStorage, index: SessionIndex, corpus: Corpus) -> list[float]:
+async def time_appends(
+    storage: FileStorage, index: SessionIndex, corpus: SearchCorpus
+) -> list[float]:
     """What the loop spends on each message, in microseconds, while the index commits them."""
     pair = Pair("agent0", "bench")
-    await storage.append(pair, [Meta(*pair, created_at=BEGIN.isoformat()).snapshot()], create=True)
+    await storage.append(
+        pair,
+        [ConversationMeta(*pair, created_at=START_TIME.isoformat()).make_snapshot()],
+        create=True,
+    )
     taken = []
     for number in range(APPENDS):
-        record = corpus.message(number, BEGIN)
+        record = corpus.make_message(number, START_TIME)
         await storage.append(pair, [record])
         begun = time.thread_time()
-        index.appended(pair, [record])
+        index.add_records(pair, [record])
         taken.append((time.thread_time() - begun) * 1e6)
-    await storage.delete(pair)
-    index.deleted(pair)
+    await storage.delete_conversation(pair)
+    index.remove_conversation(pair)
     return taken
 
 
-def in_process(what: str, home: Path, size: int) -> dict[str, Any]:
+def run_in_process(what: str, home: Path, size: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.search", what, str(home), str(size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -236,13 +244,13 @@ def in_process(what: str, home: Path, size: int) -> dict[str, Any]:
 # ── The tables ──────────────────────────────────────────────────────────────────────────────────
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> list[Table]:
-    queries = Table(
+def run_benchmark(sizes: tuple[int, ...] = SIZES) -> list[BenchTable]:
+    queries = BenchTable(
         "Session search, CPU ms of a query with its excerpts, p50 / p99",
         ["messages", "rare", "mid", "common", "mixed", "phrase", "miss", "filtered", "all p99"],
         note="Fifty queries a class, five conversations each. All threads are counted.",
     )
-    keeping = Table(
+    keeping = BenchTable(
         "Session search, what it takes to keep up",
         [
             "messages",
@@ -260,20 +268,20 @@ def run(sizes: tuple[int, ...] = SIZES) -> list[Table]:
     for size in sizes:
         with tempfile.TemporaryDirectory() as scratch:
             home = Path(scratch)
-            uvloop.run(fill(home, size))
-            built = in_process("rebuild", home, size)
-            asked = in_process("ask", home, size)
-            disk = [megabytes(home / name) for name in ("index", "sessions")]
+            uvloop.run(fill_home(home, size))
+            built = run_in_process("rebuild", home, size)
+            asked = run_in_process("ask", home, size)
+            disk = [measure_megabytes(home / name) for name in ("index", "sessions")]
         times: dict[str, list[float]] = asked["times"]
         everything = [each for some in times.values() for each in some]
-        queries.row(
+        queries.add_row(
             f"{size:,}",
-            *(both(some, ".1f") for some in times.values()),
-            f"{percentile(everything, 0.99):.1f}",
+            *(format_percentiles(some, ".1f") for some in times.values()),
+            f"{compute_percentile(everything, 0.99):.1f}",
         )
-        keeping.row(
+        keeping.add_row(
             f"{size:,}",
-            both(asked["appends"], ".0f"),
+            format_percentiles(asked["appends"], ".0f"),
             f"{asked['opened']:.0f}",
             f"{built['rate']:,.0f}",
             f"{built['stall_p99']:.1f} / {built['stall_max']:.0f}",
@@ -284,18 +292,20 @@ def run(sizes: tuple[int, ...] = SIZES) -> list[Table]:
     return [queries, keeping]
 
 
-def both(samples: list[float], form: str) -> str:
-    return f"{percentile(samples, 0.5):{form}} / {percentile(samples, 0.99):{form}}"
+def format_percentiles(samples: list[float], form: str) -> str:
+    return f"{compute_percentile(samples, 0.5):{form}} / {compute_percentile(samples, 0.99):{form}}"
 
 
-def megabytes(directory: Path) -> float:
+def measure_megabytes(directory: Path) -> float:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) / 1e6
 
 
-def main(what: str, home: Path, size: int) -> None:
-    found = uvloop.run(rebuild(home, size) if what == "rebuild" else ask(home, size))
+def run_measurement(what: str, home: Path, size: int) -> None:
+    found = uvloop.run(
+        measure_rebuild(home, size) if what == "rebuild" else measure_queries(home, size)
+    )
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    run_measurement(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -19,19 +19,29 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from .footprint import first_pong
-from .peers import percentile, rss
-from .report import Table
+from .footprint import time_first_pong
+from .peers import compute_percentile, read_rss
+from .report import BenchTable
 
 ROOT = Path(__file__).resolve().parents[1]
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 STARTS = 20
 RUNS = 5
-SHOWN = 14
+MAX_ROWS = 14
 # A line of -X importtime: its own microseconds, those with what it imports, depth and name.
-IMPORT = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|( +)(\S+)")
+IMPORT_PATTERN = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|( +)(\S+)")
 # Of the standard library, shown for themselves.
-NAMED = ("asyncio", "email", "importlib", "inspect", "json", "logging", "ssl", "_ssl", "typing")
+NAMED_PACKAGES = (
+    "asyncio",
+    "email",
+    "importlib",
+    "inspect",
+    "json",
+    "logging",
+    "ssl",
+    "_ssl",
+    "typing",
+)
 # What a daemon is made of, from the interpreter up. Each is loaded after those before it.
 LAYERS = {
     "Python": "",
@@ -48,7 +58,7 @@ LAYERS = {
     "ours: hooks, MCP": "import crabtalk.hooks",
     "ours: the daemon": "import crabtalk.daemon.daemon, crabtalk.daemon.server",
 }
-MEASURE = """
+MEASURE_SCRIPT = """
 import sys
 def rss():
     pages = int(open("/proc/self/statm").read().split()[1])
@@ -68,7 +78,7 @@ for code in sys.argv[1:]:
 
 
 @contextmanager
-def started(home: Path, *python: str) -> Iterator[subprocess.Popen[str]]:
+def run_daemon(home: Path, *python: str) -> Iterator[subprocess.Popen[str]]:
     """A daemon that is ready; what it says is on its stderr."""
     command = [sys.executable, *python, str(CRABTALKD), "run", "--home", str(home), "--tcp", "off"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -78,41 +88,41 @@ def started(home: Path, *python: str) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
-def cpu_ms(pid: int) -> float:
+def read_cpu_ms(pid: int) -> float:
     """What its main thread has run."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
-def at_rest(home: Path) -> tuple[float, float]:
+def measure_at_rest(home: Path) -> tuple[float, float]:
     """CPU until it is ready, and resident memory once it has settled."""
-    with started(home) as process:
+    with run_daemon(home) as process:
         assert process.stderr is not None
         assert "is ready" in process.stderr.readline()
-        cpu = cpu_ms(process.pid)
-        settled = cpu_ms(process.pid)
+        cpu = read_cpu_ms(process.pid)
+        settled = read_cpu_ms(process.pid)
         while True:
             time.sleep(0.2)
-            settled, before = cpu_ms(process.pid), settled
+            settled, before = read_cpu_ms(process.pid), settled
             if settled == before:
-                return cpu, rss(process.pid)
+                return cpu, read_rss(process.pid)
 
 
-def start_up() -> Table:
-    table = Table("A daemon at rest", ["", "median", "worst", "budget"])
+def measure_start() -> BenchTable:
+    table = BenchTable("A daemon at rest", ["", "median", "worst", "budget"])
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) / "home"
-        first_pong(home)  # warm the page cache
-        pongs = [first_pong(home) for _ in range(STARTS)]
-        rests = [at_rest(home) for _ in range(RUNS)]
+        time_first_pong(home)  # warm the page cache
+        pongs = [time_first_pong(home) for _ in range(STARTS)]
+        rests = [measure_at_rest(home) for _ in range(RUNS)]
     for name, samples, budget in (
         ("process start to first pong, ms", pongs, "250"),
         ("CPU until it is ready, ms", [cpu for cpu, _ in rests], ""),
         ("resident, MB", [size for _, size in rests], "45"),
     ):
         digits = 1 if "MB" in name else 0
-        table.row(
+        table.add_row(
             name,
-            f"{percentile(samples, 0.5):.{digits}f}",
+            f"{compute_percentile(samples, 0.5):.{digits}f}",
             f"{max(samples):.{digits}f}",
             budget,
         )
@@ -123,44 +133,44 @@ def start_up() -> Table:
 # ── What it loads ──────────────────────────────────────────────────────────────────────────────
 
 
-def imports(home: Path) -> dict[str, int]:
+def time_imports(home: Path) -> dict[str, int]:
     """Microseconds that each module takes for itself, of all that is loaded before it is ready."""
     found = {}
-    with started(home, "-X", "importtime") as process:
+    with run_daemon(home, "-X", "importtime") as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "is ready" in line:
                 break
-            if match := IMPORT.match(line):
+            if match := IMPORT_PATTERN.match(line):
                 found[match[4]] = int(match[1])
     return found
 
 
-def package_of(module: str) -> str:
+def find_package(module: str) -> str:
     first, _, rest = module.partition(".")
     if first == "crabtalk":
         return f"crabtalk.{rest.partition('.')[0]}" if rest else first
     if first == "google":
         return "protobuf"
-    if first in sys.stdlib_module_names and first not in NAMED:
+    if first in sys.stdlib_module_names and first not in NAMED_PACKAGES:
         return "the rest of the standard library"
     return {"_ssl": "ssl"}.get(first, first)
 
 
-def import_time() -> Table:
+def measure_imports() -> BenchTable:
     with tempfile.TemporaryDirectory() as scratch:
-        runs = [imports(Path(scratch) / "home") for _ in range(RUNS)]
+        runs = [time_imports(Path(scratch) / "home") for _ in range(RUNS)]
     least: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for module in runs[0]:
-        package = package_of(module)
+        package = find_package(module)
         least[package] += min(run.get(module, 0) for run in runs)
         count[package] += 1
     total = least.total()
-    table = Table("What a start loads, ms", ["", "modules", "own time", "share"])
-    for name, spent in least.most_common(SHOWN):
-        table.row(name, str(count[name]), f"{spent / 1000:.1f}", f"{spent / total:.0%}")
-    table.row("all", str(count.total()), f"{total / 1000:.1f}", "100%")
+    table = BenchTable("What a start loads, ms", ["", "modules", "own time", "share"])
+    for name, spent in least.most_common(MAX_ROWS):
+        table.add_row(name, str(count[name]), f"{spent / 1000:.1f}", f"{spent / total:.0%}")
+    table.add_row("all", str(count.total()), f"{total / 1000:.1f}", "100%")
     table.note = (
         "Before it is ready, by -X importtime, which costs time itself; of each module the least "
         f"of {RUNS} runs."
@@ -168,19 +178,24 @@ def import_time() -> Table:
     return table
 
 
-def memory() -> Table:
+def measure_layers() -> BenchTable:
     """Which layer takes what of the resident memory, in one process that loads them in turn."""
     runs = []
     for _ in range(RUNS):
-        command = [sys.executable, "-c", MEASURE, *(code or "pass" for code in LAYERS.values())]
+        command = [
+            sys.executable,
+            "-c",
+            MEASURE_SCRIPT,
+            *(code or "pass" for code in LAYERS.values()),
+        ]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         runs.append([int(line) for line in said.split()])
-    table = Table("Where the memory goes, MB", ["", "more than before", "in all"])
+    table = BenchTable("Where the memory goes, MB", ["", "more than before", "in all"])
     so_far = 0.0
     for name, samples in zip(LAYERS, zip(*runs, strict=True), strict=True):
-        more = percentile([float(one) for one in samples], 0.5) / 1024 / 1024
+        more = compute_percentile([float(one) for one in samples], 0.5) / 1024 / 1024
         so_far += more
-        table.row(name, f"{more:.1f}", f"{so_far:.1f}")
+        table.add_row(name, f"{more:.1f}", f"{so_far:.1f}")
     table.note = "Resident after each import, one after the other; what serving adds is above."
     return table
 
@@ -188,7 +203,7 @@ def memory() -> Table:
 # ── What is installed ──────────────────────────────────────────────────────────────────────────
 
 
-def wheel(project: Path, directory: Path) -> tuple[str, int, int]:
+def build_wheel(project: Path, directory: Path) -> tuple[str, int, int]:
     """Its name, its size, and that of what it unpacks to."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     before = set(directory.iterdir())
@@ -199,7 +214,7 @@ def wheel(project: Path, directory: Path) -> tuple[str, int, int]:
     return path.name.split("-")[0].replace("_", "-"), path.stat().st_size, unpacked
 
 
-def requirements(name: str) -> set[str]:
+def find_requirements(name: str) -> set[str]:
     """Distributions that one asks for, here, without extras."""
     found = map(Requirement, distribution(name).requires or [])
     return {
@@ -209,25 +224,25 @@ def requirements(name: str) -> set[str]:
     }
 
 
-def everything(name: str) -> set[str]:
+def find_all_requirements(name: str) -> set[str]:
     """Those, and those they ask for in turn."""
     found: set[str] = set()
-    waiting = requirements(name)
+    waiting = find_requirements(name)
     while waiting:
         one = waiting.pop()
         if one not in found:
             found.add(one)
-            waiting |= requirements(one)
+            waiting |= find_requirements(one)
     return found
 
 
-def installed_mb(names: set[str]) -> float:
+def measure_installed(names: set[str]) -> float:
     paths = [path for name in names for path in distribution(name).files or []]
     located = (Path(str(path.locate())) for path in paths if path.suffix != ".pyc")
     return sum(path.stat().st_size for path in located if path.is_file()) / 1024 / 1024
 
 
-def distributions() -> Table:
+def measure_wheels() -> BenchTable:
     columns = [
         "",
         "wheel KB",
@@ -237,22 +252,22 @@ def distributions() -> Table:
         "of others",
         "MB of others",
     ]
-    table = Table("Wheels and what they bring along", columns)
-    core = {"crabtalk", *everything("crabtalk")}
+    table = BenchTable("Wheels and what they bring along", columns)
+    core = {"crabtalk", *find_all_requirements("crabtalk")}
     with tempfile.TemporaryDirectory() as scratch:
         for project in (ROOT, *sorted(path.parent for path in ROOT.glob("apps/*/pyproject.toml"))):
-            name, packed, unpacked = wheel(project, Path(scratch))
-            direct, all_of_them = requirements(name), everything(name)
+            name, packed, unpacked = build_wheel(project, Path(scratch))
+            direct, all_of_them = find_requirements(name), find_all_requirements(name)
             others = {one for one in all_of_them if not one.startswith(("crabtalk", "crabup"))}
             extra = others if name == "crabtalk" else others - core
-            table.row(
+            table.add_row(
                 name,
                 f"{packed / 1024:.0f}",
                 f"{unpacked / 1024:.0f}",
                 str(len(direct)),
                 str(len(all_of_them)),
                 str(len(extra)),
-                f"{installed_mb(extra):.1f}",
+                f"{measure_installed(extra):.1f}",
             )
     table.note = (
         "Distributions, without extras. Of others: those that are not ours, and for an app those "
@@ -261,17 +276,17 @@ def distributions() -> Table:
     return table
 
 
-def heaviest() -> Table:
-    table = Table("What the daemon brings along, the largest", ["", "MB", "asked for by"])
-    names = everything("crabtalk")
-    sizes = sorted(((installed_mb({name}), name) for name in names), reverse=True)
-    for size, name in sizes[:SHOWN]:
-        asking = [one for one in sorted({"crabtalk", *names}) if name in requirements(one)]
-        table.row(name, f"{size:.1f}", ", ".join(asking[:4]))
-    rest = sizes[SHOWN:]
-    table.row(f"{len(rest)} more", f"{sum(size for size, _ in rest):.1f}", "")
+def list_heaviest() -> BenchTable:
+    table = BenchTable("What the daemon brings along, the largest", ["", "MB", "asked for by"])
+    names = find_all_requirements("crabtalk")
+    sizes = sorted(((measure_installed({name}), name) for name in names), reverse=True)
+    for size, name in sizes[:MAX_ROWS]:
+        asking = [one for one in sorted({"crabtalk", *names}) if name in find_requirements(one)]
+        table.add_row(name, f"{size:.1f}", ", ".join(asking[:4]))
+    rest = sizes[MAX_ROWS:]
+    table.add_row(f"{len(rest)} more", f"{sum(size for size, _ in rest):.1f}", "")
     return table
 
 
-def run() -> list[Table]:
-    return [start_up(), import_time(), memory(), distributions(), heaviest()]
+def run_benchmark() -> list[BenchTable]:
+    return [measure_start(), measure_imports(), measure_layers(), measure_wheels(), list_heaviest()]

@@ -30,12 +30,12 @@ import uvloop
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import FrameDecoder, encode_frame, wire
 from crabtalk.transport import RunFiles
-from tests.mcp.world import TINY
+from tests.mcp.world import TINY_SERVER
 from tests.model_server import model_process
 
-from .crowd import slope
-from .peers import on_core, percentile, rss
-from .report import Table
+from .crowd import fit_slope
+from .peers import compute_percentile, pin_to_core, read_rss
+from .report import BenchTable
 
 MINUTES = 30.0
 VISITORS = 24
@@ -65,7 +65,7 @@ args = ["-S", "{tiny}"]
 
 
 @dataclass(frozen=True)
-class Alive:
+class ProcessCounts:
     tasks: dict[str, int]
     threads: int
     objects: int
@@ -74,7 +74,7 @@ class Alive:
 
 
 @dataclass
-class Subject:
+class SoakDaemon:
     home: Path
     pid: int
     model: str
@@ -83,7 +83,7 @@ class Subject:
     def log(self) -> Path:
         return self.home / "stderr"
 
-    def alive(self) -> Alive:
+    def read_counts(self) -> ProcessCounts:
         """What is in it now, by its own account and by the system's."""
         file = self.home / "probe"
         known = file.read_bytes().count(b"\n") if file.exists() else 0
@@ -91,17 +91,17 @@ class Subject:
         while not file.exists() or file.read_bytes().count(b"\n") == known:
             time.sleep(0.01)
         told = json.loads(file.read_text().splitlines()[-1])
-        return Alive(**told, descriptors=self.descriptors(), size=rss(self.pid))
+        return ProcessCounts(**told, descriptors=self.count_descriptors(), size=read_rss(self.pid))
 
-    def descriptors(self) -> int:
+    def count_descriptors(self) -> int:
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
 
 
 @contextmanager
-def daemon(home: Path, url: str) -> Iterator[Subject]:
+def run_daemon(home: Path, url: str) -> Iterator[SoakDaemon]:
     (home / "agents").mkdir(mode=0o700, parents=True)
     (home / "config.toml").write_text(CONFIG.format(url=url, stall=STALL))
-    text = CRAB.format(python=sys.executable, tiny=TINY)
+    text = CRAB.format(python=sys.executable, tiny=TINY_SERVER)
     (home / "agents" / "crab.toml").write_text(text)
     (home / "agents" / "shrimp.toml").write_text('prompt = "You are shrimp."\n')
     command = [sys.executable, "-m", "bench.probed", str(home / "probe"), "run"]
@@ -110,7 +110,7 @@ def daemon(home: Path, url: str) -> Iterator[Subject]:
         subprocess.Popen([*command, "--home", str(home), "--tcp", "off"], stderr=stderr) as process,
     ):
         try:
-            subject = Subject(home, process.pid, url)
+            subject = SoakDaemon(home, process.pid, url)
             while b"ready" not in subject.log.read_bytes():
                 assert process.poll() is None, subject.log.read_text()
                 time.sleep(0.01)
@@ -123,32 +123,32 @@ def daemon(home: Path, url: str) -> Iterator[Subject]:
 
 
 @dataclass
-class Soak:
+class SoakRun:
     """All visitors together. `wrong` is what must not have happened."""
 
-    subject: Subject
+    subject: SoakDaemon
     rng: random.Random
     until: float
     done: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)  # seconds, by kind of visit
     pings: list[float] = field(default_factory=list)  # ms
     sizes: list[tuple[float, float]] = field(default_factory=list)  # when, MB
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         visits: list[tuple[int, Callable[[Client, str], Awaitable[None]]]] = [
             (30, self.talk),
             (12, self.call),
-            (6, self.invite),
+            (6, self.ask_guest),
             (8, self.kill),
             (6, self.steer),
-            (8, self.leave),
+            (8, self.disconnect_early),
             (3, self.read_slowly),
             (2, self.stall),
-            (6, self.knock),
+            (6, self.send_garbage),
             (3, self.compact),
             (4, self.delete),
-            (4, self.listen),
+            (4, self.follow_events),
             (4, self.search),
             (2, self.crash),
             (1, self.reload),
@@ -161,7 +161,10 @@ class Soak:
                 await self._visit(visit, client)
 
         async with connect(home=self.subject.home, timeout=60) as client:
-            beside = [asyncio.ensure_future(self._ping()), asyncio.ensure_future(self._weigh())]
+            beside = [
+                asyncio.ensure_future(self._ping()),
+                asyncio.ensure_future(self._sample_memory()),
+            ]
             await asyncio.gather(*(visitor(client) for _ in range(VISITORS)))
             for task in beside:
                 task.cancel()
@@ -177,12 +180,12 @@ class Soak:
             self.done[name] += 1
         except ServerError as error:
             if not is_expected(error):
-                self.wrong[f"{name}: {error}"] += 1
+                self.faults[f"{name}: {error}"] += 1
         except Exception as error:
             if isinstance(error, TimeoutError):
                 print(f"{name} by {sender} heard nothing; the log says who waits", flush=True)
                 os.kill(self.subject.pid, signal.SIGUSR2)
-            self.wrong[f"{name}: {type(error).__name__} {error}"[:160]] += 1
+            self.faults[f"{name}: {type(error).__name__} {error}"[:160]] += 1
         self.slowest[name] = max(self.slowest.get(name, 0.0), time.monotonic() - begun)
 
     async def _ping(self) -> None:
@@ -194,40 +197,40 @@ class Soak:
                 self.pings.append((time.monotonic() - begun) * 1e3)
                 await asyncio.sleep(0.1)
 
-    async def _weigh(self) -> None:
+    async def _sample_memory(self) -> None:
         while True:
-            self.sizes.append((time.monotonic(), rss(self.subject.pid)))
+            self.sizes.append((time.monotonic(), read_rss(self.subject.pid)))
             await asyncio.sleep(2)
 
     async def talk(self, client: Client, sender: str) -> None:
-        said, is_whole = await told(client, "!chunks 20 20\n!say and so on", sender)
+        said, is_whole = await run_turn(client, "!chunks 20 20\n!say and so on", sender)
         if is_whole and not said.endswith("and so on"):
-            self.wrong["a turn lost its end"] += 1
+            self.faults["a turn lost its end"] += 1
 
     async def call(self, client: Client, sender: str) -> None:
         tool = self.rng.choice(['echo {"text": "sand"}', 'recall {"query": "tide"}', "pid {}"])
         note = f'remember {{"name": "{sender}", "content": "it likes the tide"}}'
-        await told(client, f"!tool {tool}\n!tool {note}\n!then\n!say done", sender)
+        await run_turn(client, f"!tool {tool}\n!tool {note}\n!then\n!say done", sender)
 
-    async def invite(self, client: Client, sender: str) -> None:
-        await told(client, "!chunks 5 50", sender, guest="shrimp")
+    async def ask_guest(self, client: Client, sender: str) -> None:
+        await run_turn(client, "!chunks 5 50", sender, guest="shrimp")
 
     async def kill(self, client: Client, sender: str) -> None:
         sender = f"k{sender}"
-        turn = asyncio.ensure_future(told(client, "!chunks 100 20", sender))
+        turn = asyncio.ensure_future(run_turn(client, "!chunks 100 20", sender))
         await asyncio.sleep(self.rng.random())
         with suppress(ServerError):
             await client.kill("crab", sender=sender)
         await turn
 
     async def steer(self, client: Client, sender: str) -> None:
-        turn = asyncio.ensure_future(told(client, "!chunks 20 40", sender))
+        turn = asyncio.ensure_future(run_turn(client, "!chunks 20 40", sender))
         await asyncio.sleep(self.rng.random() / 2)
         with suppress(ServerError):
             await client.steer_session("crab", "!say a little to the left", sender=sender)
         await turn
 
-    async def leave(self, client: Client, sender: str) -> None:
+    async def disconnect_early(self, client: Client, sender: str) -> None:
         """In the middle of what is said."""
         heard = 0
         async with aclosing(client.stream("crab", "!chunks 200 50", sender=sender)) as events:
@@ -258,9 +261,9 @@ class Soak:
         finally:
             writer.transport.abort()
 
-    async def knock(self, client: Client, sender: str) -> None:
+    async def send_garbage(self, client: Client, sender: str) -> None:
         """Comes, says half a word or nonsense, and goes."""
-        path = RunFiles.of(self.subject.home).socket
+        path = RunFiles.for_home(self.subject.home).socket_path
         for _ in range(5):
             _, writer = await asyncio.open_unix_connection(path)
             writer.write(self.rng.choice([b"", b"\0\0", b"\0\0\0\4\xff\xff\xff\xff", b"\0\0\1\0x"]))
@@ -275,7 +278,7 @@ class Soak:
         for row in self.rng.sample(list(rows.conversations), min(6, len(rows.conversations))):
             await client.delete_conversation(row.file_path)
 
-    async def listen(self, client: Client, sender: str) -> None:
+    async def follow_events(self, client: Client, sender: str) -> None:
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(self.rng.random() * 2),
@@ -291,7 +294,7 @@ class Soak:
 
     async def crash(self, client: Client, sender: str) -> None:
         """The MCP server dies under a call."""
-        await told(client, "!tool crash {}\n!then\n!say it is gone", sender)
+        await run_turn(client, "!tool crash {}\n!then\n!say it is gone", sender)
 
     async def reload(self, client: Client, sender: str) -> None:
         if self.rng.random() < 0.5:
@@ -302,14 +305,14 @@ class Soak:
     async def _connection(
         self, script: str, sender: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        path = RunFiles.of(self.subject.home).socket
+        path = RunFiles.for_home(self.subject.home).socket_path
         reader, writer = await asyncio.open_unix_connection(path, limit=1024)
         message = wire.StreamMsg(agent="crab", content=script, sender=sender)
         writer.write(encode_frame(wire.ClientMessage(stream=message)))
         return reader, writer
 
 
-async def told(client: Client, script: str, sender: str, guest: str = "") -> tuple[str, bool]:
+async def run_turn(client: Client, script: str, sender: str, guest: str = "") -> tuple[str, bool]:
     """What was said in a turn, and whether nobody stopped or steered it."""
     pieces, is_steered = [], False
     async for event in client.stream("crab", script, sender=sender, guest=guest):
@@ -337,18 +340,22 @@ def is_expected(error: ServerError) -> bool:
 # ── Before and after ───────────────────────────────────────────────────────────────────────────
 
 
-async def first_visit(subject: Subject) -> None:
+async def warm_up(subject: SoakDaemon) -> None:
     """Each part of the daemon has been used once: what it loads and opens for good is there."""
     async with connect(home=subject.home, timeout=60) as client:
-        await told(client, '!tool echo {"text": "x"}\n!then\n!say done', "first")
-        await told(client, '!tool remember {"name": "a", "content": "b"}\n!then\n!say x', "first")
+        await run_turn(client, '!tool echo {"text": "x"}\n!then\n!say done', "first")
+        await run_turn(
+            client, '!tool remember {"name": "a", "content": "b"}\n!then\n!say x', "first"
+        )
         await client.set_title("crab", "The first one", sender="first")
         await client.search_sessions("done")
         await client.compact("crab", sender="first")
         await client.reload()
 
 
-async def settled(subject: Subject, patience: float, wanted: Alive | None = None) -> Alive:
+async def wait_until_settled(
+    subject: SoakDaemon, patience: float, wanted: ProcessCounts | None = None
+) -> ProcessCounts:
     """Once nothing runs, and as much is alive as is wanted, or as there will be in a while."""
     deadline = time.monotonic() + patience
     async with connect(home=subject.home, timeout=60) as client:
@@ -356,20 +363,20 @@ async def settled(subject: Subject, patience: float, wanted: Alive | None = None
             await asyncio.sleep(0.2)
     while True:
         await asyncio.sleep(1)
-        alive = subject.alive()
+        alive = subject.read_counts()
         if time.monotonic() > deadline:
             return alive
-        if wanted is not None and is_back(alive, wanted):
+        if wanted is not None and has_returned(alive, wanted):
             return alive
 
 
-def is_back(now: Alive, before: Alive) -> bool:
+def has_returned(now: ProcessCounts, before: ProcessCounts) -> bool:
     return now.descriptors <= before.descriptors and sum(now.tasks.values()) <= sum(
         before.tasks.values()
     )
 
 
-def faults(log: Path) -> Counter[str]:
+def find_log_errors(log: Path) -> Counter[str]:
     """What the daemon itself thinks went wrong."""
     found: Counter[str] = Counter()
     for line in log.read_text().splitlines():
@@ -379,23 +386,23 @@ def faults(log: Path) -> Counter[str]:
     return found
 
 
-def soak(subject: Subject, minutes: float, seed: int) -> tuple[list[Table], bool]:
-    uvloop.run(first_visit(subject))
+def run_soak(subject: SoakDaemon, minutes: float, seed: int) -> tuple[list[BenchTable], bool]:
+    uvloop.run(warm_up(subject))
     patience = min(SETTLING, minutes * 60)
-    before = uvloop.run(settled(subject, patience))
+    before = uvloop.run(wait_until_settled(subject, patience))
     begun = time.monotonic()
-    run = Soak(subject, random.Random(seed), begun + minutes * 60)  # noqa: S311 - traffic
-    uvloop.run(run.carry_out())
-    after = uvloop.run(settled(subject, patience, before))
+    run = SoakRun(subject, random.Random(seed), begun + minutes * 60)  # noqa: S311 - traffic
+    uvloop.run(run.run())
+    after = uvloop.run(wait_until_settled(subject, patience, before))
     # Python, tantivy and the allocator take what they want for good in the first minutes.
     steady = [size for size in run.sizes if size[0] > begun + minutes * 60 * 0.4]
-    grows = slope(steady) * 60
-    back = Table(
+    grows = fit_slope(steady) * 60
+    back = BenchTable(
         f"Soak: {minutes:g} minutes, before and after",
         ["", "before", "after"],
         note=f"Each when nothing runs, the second at most {patience:.0f} s after the last visit.",
     )
-    numbers: list[tuple[str, Callable[[Alive], Any]]] = [
+    numbers: list[tuple[str, Callable[[ProcessCounts], Any]]] = [
         ("tasks", lambda alive: sum(alive.tasks.values())),
         ("threads", lambda alive: alive.threads),
         ("descriptors", lambda alive: alive.descriptors),
@@ -403,42 +410,42 @@ def soak(subject: Subject, minutes: float, seed: int) -> tuple[list[Table], bool
         ("RSS MB", lambda alive: f"{alive.size:.1f}"),
     ]
     for name, number in numbers:
-        back.row(name, str(number(before)), str(number(after)))
-    lasting = Table("Soak: all the while", ["", ""])
-    lasting.row("visits", f"{sum(run.done.values()):,}")
-    lasting.row("visits that went wrong", str(sum(run.wrong.values())))
-    lasting.row("errors in the daemon's log", str(sum(faults(subject.log).values())))
-    lasting.row("RSS MB, smallest, of the last 60 %", f"{min(s[1] for s in steady):.1f}")
-    lasting.row("RSS MB, largest, of the last 60 %", f"{max(s[1] for s in steady):.1f}")
-    lasting.row("RSS slope of it, MB a minute", f"{grows:+.2f}")
-    lasting.row("pings", f"{len(run.pings):,}")
-    lasting.row("ping p50 ms", f"{percentile(run.pings, 0.5):.1f}")
-    lasting.row("ping p99 ms", f"{percentile(run.pings, 0.99):.1f}")
-    lasting.row("ping max ms", f"{max(run.pings):.0f}")
-    visits = Table("Soak: visits", ["", "times", "slowest s"])
+        back.add_row(name, str(number(before)), str(number(after)))
+    lasting = BenchTable("Soak: all the while", ["", ""])
+    lasting.add_row("visits", f"{sum(run.done.values()):,}")
+    lasting.add_row("visits that went wrong", str(sum(run.faults.values())))
+    lasting.add_row("errors in the daemon's log", str(sum(find_log_errors(subject.log).values())))
+    lasting.add_row("RSS MB, smallest, of the last 60 %", f"{min(s[1] for s in steady):.1f}")
+    lasting.add_row("RSS MB, largest, of the last 60 %", f"{max(s[1] for s in steady):.1f}")
+    lasting.add_row("RSS slope of it, MB a minute", f"{grows:+.2f}")
+    lasting.add_row("pings", f"{len(run.pings):,}")
+    lasting.add_row("ping p50 ms", f"{compute_percentile(run.pings, 0.5):.1f}")
+    lasting.add_row("ping p99 ms", f"{compute_percentile(run.pings, 0.99):.1f}")
+    lasting.add_row("ping max ms", f"{max(run.pings):.0f}")
+    visits = BenchTable("Soak: visits", ["", "times", "slowest s"])
     for name, count in run.done.most_common():
-        visits.row(name.replace("_", " "), f"{count:,}", f"{run.slowest[name]:.1f}")
-    for sentence, count in (run.wrong + faults(subject.log)).most_common(12):
+        visits.add_row(name.replace("_", " "), f"{count:,}", f"{run.slowest[name]:.1f}")
+    for sentence, count in (run.faults + find_log_errors(subject.log)).most_common(12):
         print(f"WRONG {count}: {sentence}", flush=True)
     left = Counter(after.tasks) - Counter(before.tasks)
     if left:
         print(f"TASKS LEFT: {dict(left)}", flush=True)
-    return [back, lasting, visits], not run.wrong and not left
+    return [back, lasting, visits], not run.faults and not left
 
 
-def run(arguments: list[str]) -> list[Table]:
+def run_benchmark(arguments: list[str]) -> list[BenchTable]:
     parser = argparse.ArgumentParser(prog="python -m bench soak")
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with on_core(-1):
+        with pin_to_core(-1):
             url, _ = stack.enter_context(model_process("--no-record", "--summary", "They talked."))
-        with on_core(0):
-            subject = stack.enter_context(daemon(scratch / "home", url))
-        stack.enter_context(on_core(-1))
+        with pin_to_core(0):
+            subject = stack.enter_context(run_daemon(scratch / "home", url))
+        stack.enter_context(pin_to_core(-1))
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        tables, _ = soak(subject, options.minutes, options.seed)
+        tables, _ = run_soak(subject, options.minutes, options.seed)
         return tables

@@ -15,15 +15,15 @@ import uvloop
 from crabtalk.client import connect
 from crabtalk.protocol import wire
 
-from .peers import now, on_core, peer, percentile
-from .report import Table
+from .peers import compute_percentile, pin_to_core, read_clock, run_peer
+from .report import BenchTable
 
 EVENTS = 100_000
 ROUNDS = 5
-CROWD = 100
+CROWD_SIZE = 100
 
 
-async def callbacks(path: Path, count: int) -> None:
+async def read_with_callbacks(path: Path, count: int) -> None:
     """Reads `count` frames as bytes arrive: four bytes, a length, that many bytes."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -52,7 +52,7 @@ async def callbacks(path: Path, count: int) -> None:
     transport.close()
 
 
-async def streams(path: Path, count: int) -> None:
+async def read_with_streams(path: Path, count: int) -> None:
     """The same with a StreamReader."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(str(count).encode())
@@ -62,7 +62,7 @@ async def streams(path: Path, count: int) -> None:
     writer.close()
 
 
-async def ours(path: Path, count: int) -> None:
+async def read_with_client(path: Path, count: int) -> None:
     seen = 0
     async with connect(f"unix:{path}") as client:
         async for event in client.stream("crab", str(count)):
@@ -71,42 +71,44 @@ async def ours(path: Path, count: int) -> None:
     assert seen == count, f"{seen} of {count} events arrived"
 
 
-async def crowd(one: Callable[[Path, int], Awaitable[None]], path: Path, count: int) -> None:
-    await asyncio.gather(*(one(path, count) for _ in range(CROWD)))
+async def read_in_crowd(
+    one: Callable[[Path, int], Awaitable[None]], path: Path, count: int
+) -> None:
+    await asyncio.gather(*(one(path, count) for _ in range(CROWD_SIZE)))
 
 
-def timed(work: Awaitable[None], events: int) -> float:
+def measure_rate(work: Awaitable[None], events: int) -> float:
     """Events a second."""
 
     async def run() -> float:
-        start = now()
+        start = read_clock()
         await work
-        return events / (now() - start)
+        return events / (read_clock() - start)
 
     return uvloop.run(run())
 
 
-SIDES = {"callbacks": callbacks, "streams": streams, "ours": ours}
+SIDES = {"callbacks": read_with_callbacks, "streams": read_with_streams, "ours": read_with_client}
 
 
-def run() -> list[Table]:
-    table = Table(
+def run_benchmark() -> list[BenchTable]:
+    table = BenchTable(
         "Chunk events a second, each side on a core of its own",
         ["clients", "events each", "bare callbacks", "bare streams", "ours", "ours / streams"],
     )
     with contextlib.ExitStack() as peers:
-        with on_core(0):
-            paths = {kind: peers.enter_context(peer(kind)) for kind in SIDES}
-        peers.enter_context(on_core(-1))
-        for clients, rounds in ((1, ROUNDS), (CROWD, 1)):
+        with pin_to_core(0):
+            paths = {kind: peers.enter_context(run_peer(kind)) for kind in SIDES}
+        peers.enter_context(pin_to_core(-1))
+        for clients, rounds in ((1, ROUNDS), (CROWD_SIZE, 1)):
             samples: dict[str, list[float]] = {kind: [] for kind in SIDES}
             for _ in range(rounds):
                 for kind, one in SIDES.items():
                     path = paths[kind]
-                    work = one(path, EVENTS) if clients == 1 else crowd(one, path, EVENTS)
-                    samples[kind].append(timed(work, EVENTS * clients))
-            rates = {kind: percentile(taken, 0.5) for kind, taken in samples.items()}
-            table.row(
+                    work = one(path, EVENTS) if clients == 1 else read_in_crowd(one, path, EVENTS)
+                    samples[kind].append(measure_rate(work, EVENTS * clients))
+            rates = {kind: compute_percentile(taken, 0.5) for kind, taken in samples.items()}
+            table.add_row(
                 str(clients),
                 f"{EVENTS:,}",
                 *(f"{rates[kind]:,.0f}" for kind in SIDES),

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.look import Look
-from crabtalk_tui.chat.transcript import Transcript
+from crabtalk_tui.chat.look import Theme
+from crabtalk_tui.chat.transcript import ChatTranscript
 
-from .report import Table
+from .report import BenchTable
 
 TOKENS = 4000
 RATE = 200  # tokens a second
@@ -48,57 +48,57 @@ def heights(path: Path) -> Iterator[float]:
 """
 
 
-def tokens(count: int = TOKENS) -> Iterator[str]:
+def split_answer(count: int = TOKENS) -> Iterator[str]:
     """About as long as those of models: four characters."""
     text = ANSWER * (count * 4 // len(ANSWER) + 1)
     return (text[at : at + 4] for at in range(0, count * 4, 4))
 
 
-def stream(width: int = WIDTH, count: int = TOKENS) -> tuple[float, float, int]:
+def measure_stream(width: int = WIDTH, count: int = TOKENS) -> tuple[float, float, int]:
     """Seconds for all of it, seconds for the worst frame, and the most lines that were live."""
-    transcript = Transcript(Look())
-    transcript.feed(wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="1")), 0.0)
+    transcript = ChatTranscript(Theme())
+    transcript.handle_event(wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="1")), 0.0)
     worst, most, drawn = 0.0, 0, 0.0
     began = time.process_time()
-    for number, token in enumerate(tokens(count)):
+    for number, token in enumerate(split_answer(count)):
         now = number / RATE
-        transcript.feed(wire.StreamEvent(chunk=wire.StreamChunk(content=token)), now)
+        transcript.handle_event(wire.StreamEvent(chunk=wire.StreamChunk(content=token)), now)
         if now - drawn >= 1 / FRAMES:
             drawn = now
             before = time.process_time()
-            transcript.take(width)
-            most = max(most, len(transcript.live(width, HEIGHT, now)))
+            transcript.take_text(width)
+            most = max(most, len(transcript.live_lines(width, HEIGHT, now)))
             worst = max(worst, time.process_time() - before)
-    transcript.feed(wire.StreamEvent(end=wire.StreamEnd(agent="crab")), count / RATE)
-    transcript.take(width)
+    transcript.handle_event(wire.StreamEvent(end=wire.StreamEnd(agent="crab")), count / RATE)
+    transcript.take_text(width)
     return time.process_time() - began, worst, most
 
 
-def history(lines: int) -> float:
+def measure_history(lines: int) -> float:
     """Seconds to lay out a conversation of so many lines."""
     said = ANSWER.count("\n")
     messages = [
         wire.ConversationMessage(role="assistant", content=ANSWER) for _ in range(lines // said)
     ]
-    transcript = Transcript(Look())
+    transcript = ChatTranscript(Theme())
     began = time.process_time()
-    transcript.history(messages)
-    transcript.take(WIDTH)
+    transcript.add_history(messages)
+    transcript.take_text(WIDTH)
     return time.process_time() - began
 
 
-def run() -> list[Table]:
-    stream(count=400)  # the colours of code are loaded by the first that needs them
+def run_benchmark() -> list[BenchTable]:
+    measure_stream(count=400)  # the colours of code are loaded by the first that needs them
     seconds = TOKENS / RATE
-    table = Table(
+    table = BenchTable(
         f"Terminal, an answer of {TOKENS} tokens at {RATE} a second",
         ["columns", "CPU s", "% of a core", "µs a token", "worst frame, ms", "lines redrawn"],
         note="At most 15 % of a core is the target.",
     )
     for width in (WIDTH, 40):
-        spent, worst, most = min(stream(width) for _ in range(3))
+        spent, worst, most = min(measure_stream(width) for _ in range(3))
         share, each = 100 * spent / seconds, spent / TOKENS * 1e6
-        table.row(
+        table.add_row(
             str(width),
             f"{spent:.2f}",
             f"{share:.1f}",
@@ -106,7 +106,7 @@ def run() -> list[Table]:
             f"{worst * 1e3:.1f}",
             str(most),
         )
-    read_back = Table("Terminal, a conversation read back", ["lines", "CPU ms"])
+    read_back = BenchTable("Terminal, a conversation read back", ["lines", "CPU ms"])
     for lines in (100, 1000, 10_000):
-        read_back.row(f"{lines:,}", f"{history(lines) * 1e3:.0f}")
+        read_back.add_row(f"{lines:,}", f"{measure_history(lines) * 1e3:.0f}")
     return [table, read_back]

@@ -22,8 +22,8 @@ from pathlib import Path
 from crabtalk.client import connect_sync
 from tests.model_server import model_process
 
-from .peers import now, percentile
-from .report import Table
+from .peers import compute_percentile, read_clock
+from .report import BenchTable
 
 BIN = Path(sys.executable).parent
 RATE = 200  # tokens a second
@@ -36,11 +36,11 @@ STARTS = 10
 CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
 
 
-class Screen:
+class ChatProcess:
     """The program's end of a terminal: what was typed goes in, what it writes comes out."""
 
     def __init__(self, home: Path, size: tuple[int, int]) -> None:
-        self.begun = now()
+        self.begun = read_clock()
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         env = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "NO_COLOR": ""}
@@ -55,28 +55,28 @@ class Screen:
         os.close(slave)
         self.written = bytearray()
 
-    def type(self, keys: str) -> None:
+    def type_keys(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def until(self, text: str, since: int = 0) -> float:
+    def read_until(self, text: str, since: int = 0) -> float:
         """When it had been written."""
-        return self.until_match(re.compile(re.escape(text.encode())), since)
+        return self.read_until_match(re.compile(re.escape(text.encode())), since)
 
-    def until_match(self, pattern: "re.Pattern[bytes]", since: int = 0) -> float:
-        deadline = now() + PATIENCE
+    def read_until_match(self, pattern: "re.Pattern[bytes]", since: int = 0) -> float:
+        deadline = read_clock() + PATIENCE
         while not pattern.search(self.written, since):
-            self.read(max(deadline - now(), 0))
-            if now() > deadline:
+            self.read(max(deadline - read_clock(), 0))
+            if read_clock() > deadline:
                 raise TimeoutError(f"{pattern.pattern!r} was not written")
-        return now()
+        return read_clock()
 
     def read(self, seconds: float) -> None:
         if select.select([self._master], [], [], seconds)[0]:
             self.written += os.read(self._master, 1 << 16)
 
     def read_for(self, seconds: float) -> None:
-        end = now() + seconds
-        while (left := end - now()) > 0:
+        end = read_clock() + seconds
+        while (left := end - read_clock()) > 0:
             self.read(left)
 
     @property
@@ -92,8 +92,8 @@ class Screen:
 
 
 @contextmanager
-def screen(home: Path, size: tuple[int, int] = (80, 24)) -> Iterator[Screen]:
-    made = Screen(home, size)
+def open_chat(home: Path, size: tuple[int, int] = (80, 24)) -> Iterator[ChatProcess]:
+    made = ChatProcess(home, size)
     try:
         yield made
     finally:
@@ -101,7 +101,7 @@ def screen(home: Path, size: tuple[int, int] = (80, 24)) -> Iterator[Screen]:
 
 
 @contextmanager
-def daemon_with_model() -> Iterator[Path]:
+def run_daemon_with_model() -> Iterator[Path]:
     """The home of a daemon whose model does as it is told."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
@@ -121,44 +121,44 @@ def daemon_with_model() -> Iterator[Path]:
         yield home
 
 
-def echoes(count: int = len(LETTERS)) -> tuple[list[float], float]:
+def measure_echoes(count: int = len(LETTERS)) -> tuple[list[float], float]:
     """Milliseconds from each key to its echo, and the share of a core the chat took meanwhile."""
     chance = random.Random(7)  # noqa: S311 - when a key is pressed is no secret
     lags: list[float] = []
-    with daemon_with_model() as home, screen(home) as shown:
-        shown.until("ready")
-        shown.type(f"!chunks {RATE * 60} {RATE}\r")
-        shown.until_match(re.compile(rb"\d{19}"))
+    with run_daemon_with_model() as home, open_chat(home) as shown:
+        shown.read_until("ready")
+        shown.type_keys(f"!chunks {RATE * 60} {RATE}\r")
+        shown.read_until_match(re.compile(rb"\d{19}"))
         shown.read_for(0.5)
-        cpu, begun = shown.cpu, now()
+        cpu, begun = shown.cpu, read_clock()
         for number, letter in enumerate(LETTERS[:count]):
             if number % 30 == 29:
-                shown.type("\x15")  # an empty line again
+                shown.type_keys("\x15")  # an empty line again
             shown.read_for(chance.uniform(0.05, 0.12))
             since = len(shown.written)
-            pressed = now()
-            shown.type(letter)
-            lags.append((shown.until(letter, since) - pressed) * 1e3)
-        return lags, (shown.cpu - cpu) / (now() - begun)
+            pressed = read_clock()
+            shown.type_keys(letter)
+            lags.append((shown.read_until(letter, since) - pressed) * 1e3)
+        return lags, (shown.cpu - cpu) / (read_clock() - begun)
 
 
-def opening(home: Path) -> float:
+def measure_opening(home: Path) -> float:
     """Milliseconds from starting the process to the prompt."""
-    with screen(home) as shown:
-        return (shown.until("ready") - shown.begun) * 1e3
+    with open_chat(home) as shown:
+        return (shown.read_until("ready") - shown.begun) * 1e3
 
 
-def importing() -> float:
+def measure_import() -> float:
     """Milliseconds of that before the chat is opened: the interpreter, and what it loads."""
     code = "import crabtalk_tui.cli, crabtalk_tui.chat.app; print(flush=True)"
-    begun = now()
+    begun = read_clock()
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        return (now() - begun) * 1e3
+        return (read_clock() - begun) * 1e3
 
 
-def fill(home: Path, lines: int) -> None:
+def fill_conversation(home: Path, lines: int) -> None:
     """A conversation of so many lines."""
     page = "\n".join(f"line {number} of a page, as long as lines are" for number in range(100))
     with connect_sync(home=home) as client:
@@ -166,16 +166,16 @@ def fill(home: Path, lines: int) -> None:
             client.send("crab", page)
 
 
-def key_table() -> Table:
-    lags, share = echoes()
-    table = Table(
+def measure_keys() -> BenchTable:
+    lags, share = measure_echoes()
+    table = BenchTable(
         "Key press to echo while 200 tokens a second stream, ms",
         ["", "median", "p95", "worst", "CPU of one core"],
     )
-    table.row(
+    table.add_row(
         "crabtalk, 80x24",
-        f"{percentile(lags, 0.5):.1f}",
-        f"{percentile(lags, 0.95):.1f}",
+        f"{compute_percentile(lags, 0.5):.1f}",
+        f"{compute_percentile(lags, 0.95):.1f}",
         f"{max(lags):.1f}",
         f"{share:.0%}",
     )
@@ -183,31 +183,31 @@ def key_table() -> Table:
     return table
 
 
-def opening_table() -> Table:
-    table = Table(
+def measure_openings() -> BenchTable:
+    table = BenchTable(
         "Opening the chat, ms", ["", "median", "worst of 10", "of that, loading", "beyond it"]
     )
-    with daemon_with_model() as home:
+    with run_daemon_with_model() as home:
         for name, lines in (("nothing said yet", 0), ("10,000 lines of history", 10_000)):
-            fill(home, lines)
-            opening(home)  # the daemon has read it
+            fill_conversation(home, lines)
+            measure_opening(home)  # the daemon has read it
             # In turn, so that both meet the same machine.
-            pairs = [(importing(), opening(home)) for _ in range(STARTS)]
-            loading = percentile([first for first, _ in pairs], 0.5)
+            pairs = [(measure_import(), measure_opening(home)) for _ in range(STARTS)]
+            loading = compute_percentile([first for first, _ in pairs], 0.5)
             opened = [second for _, second in pairs]
-            median = percentile(opened, 0.5)
-            beyond = percentile([second - first for first, second in pairs], 0.5)
-            table.row(
+            median = compute_percentile(opened, 0.5)
+            beyond = compute_percentile([second - first for first, second in pairs], 0.5)
+            table.add_row(
                 name, f"{median:.0f}", f"{max(opened):.0f}", f"{loading:.0f}", f"{beyond:.0f}"
             )
     table.note = "Loading is the interpreter and what it imports, measured by itself."
     return table
 
 
-def run() -> list[Table]:
-    return [key_table(), opening_table()]
+def run_benchmark() -> list[BenchTable]:
+    return [measure_keys(), measure_openings()]
 
 
 if __name__ == "__main__":
-    for each in run():
-        print(each.markdown(), flush=True)
+    for each in run_benchmark():
+        print(each.render_markdown(), flush=True)

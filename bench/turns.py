@@ -25,10 +25,10 @@ from crabtalk.protocol import FrameDecoder, encode_frame, wire
 from crabtalk.transport import RunFiles
 from tests.model_server import model_process
 
-from .peers import on_core, percentile, rss
-from .report import Table
+from .peers import compute_percentile, pin_to_core, read_rss
+from .report import BenchTable
 
-STAMP = re.compile(rb"\b(\d{19})\b")
+STAMP_PATTERN = re.compile(rb"\b(\d{19})\b")
 # So much of a crowd's chunks is not counted: connections and conversations are being made.
 WARM_UP = 0.2
 
@@ -36,7 +36,7 @@ WARM_UP = 0.2
 # ── Clients ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Reader(asyncio.Protocol):
+class ChunkReader(asyncio.Protocol):
     """Sends one request and notes when each chunk of the answer arrives."""
 
     def __init__(self, request: bytes, chunks: int) -> None:
@@ -49,12 +49,12 @@ class Reader(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._request)
 
-    def stamps(self, data: bytes) -> Iterator[int]:
+    def find_stamps(self, data: bytes) -> Iterator[int]:
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
-        for stamp in self.stamps(data):
+        for stamp in self.find_stamps(data):
             self.lags.append((now - stamp) / 1e6)
             self._left -= 1
         if self._left <= 0 and not self.done.done():
@@ -68,21 +68,21 @@ class Reader(asyncio.Protocol):
         self._transport.close()
 
 
-class Raw(Reader):
+class RawChunkReader(ChunkReader):
     """Of the relay: stamps anywhere in the bytes."""
 
-    def stamps(self, data: bytes) -> Iterator[int]:
-        return map(int, STAMP.findall(data))
+    def find_stamps(self, data: bytes) -> Iterator[int]:
+        return map(int, STAMP_PATTERN.findall(data))
 
 
-class Framed(Reader):
+class FramedChunkReader(ChunkReader):
     """Of the daemon: frames with events in them. It is over with the end event."""
 
     def __init__(self, request: bytes, chunks: int) -> None:
         super().__init__(request, chunks + 1)
         self._decoder = FrameDecoder()
 
-    def stamps(self, data: bytes) -> Iterator[int]:
+    def find_stamps(self, data: bytes) -> Iterator[int]:
         for frame in self._decoder.feed(data):
             message = wire.ServerMessage.FromString(bytes(frame))
             event = message.stream.WhichOneof("event")
@@ -94,19 +94,21 @@ class Framed(Reader):
             assert message.WhichOneof("msg") == "stream", message
 
 
-async def listen(path: Path, kind: type[Reader], request: bytes, chunks: int) -> Reader:
+async def open_reader(
+    path: Path, kind: type[ChunkReader], request: bytes, chunks: int
+) -> ChunkReader:
     loop = asyncio.get_running_loop()
     _, reader = await loop.create_unix_connection(lambda: kind(request, chunks), str(path))
     return reader
 
 
-def turn(script: str, sender: str) -> bytes:
+def encode_turn(script: str, sender: str) -> bytes:
     message = wire.StreamMsg(agent="crab", content=script, sender=sender)
     return encode_frame(wire.ClientMessage(stream=message))
 
 
-async def crowd(
-    path: Path, kind: type[Reader], conversations: int, chunks: int, rate: int
+async def run_crowd(
+    path: Path, kind: type[ChunkReader], conversations: int, chunks: int, rate: int
 ) -> list[float]:
     """Lags of all chunks of so many conversations at once, begun evenly over a second."""
     script = f"!chunks {chunks} {rate}"
@@ -114,8 +116,10 @@ async def crowd(
     start = loop.time()
     readers = []
     for number in range(conversations):
-        request = turn(script, f"s{number}") if kind is Framed else script.encode()
-        readers.append(await listen(path, kind, request, chunks))
+        request = (
+            encode_turn(script, f"s{number}") if kind is FramedChunkReader else script.encode()
+        )
+        readers.append(await open_reader(path, kind, request, chunks))
         await asyncio.sleep(max(0.0, start + (number + 1) / conversations - loop.time()))
     await asyncio.gather(*(reader.done for reader in readers))
     for reader in readers:
@@ -128,11 +132,11 @@ async def crowd(
 
 
 @dataclass
-class Contender:
+class TurnServer:
     name: str
     socket: Path
     pid: int
-    kind: type[Reader]
+    kind: type[ChunkReader]
     cpu: float = field(default=0.0)
 
     def cpu_seconds(self) -> float:
@@ -141,7 +145,7 @@ class Contender:
 
 
 @contextmanager
-def daemon(model_url: str, home: Path) -> Iterator[Contender]:
+def run_daemon(model_url: str, home: Path) -> Iterator[TurnServer]:
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(f'[llm]\nbase_url = "{model_url}"\nmodel = "scripted"\n')
     crabtalkd = str(Path(sys.executable).with_name("crabtalkd"))
@@ -151,20 +155,22 @@ def daemon(model_url: str, home: Path) -> Iterator[Contender]:
             assert process.stderr is not None
             line = process.stderr.readline()
             assert "ready" in line, line
-            yield Contender("crabtalk", RunFiles.of(home).socket, process.pid, Framed)
+            yield TurnServer(
+                "crabtalk", RunFiles.for_home(home).socket_path, process.pid, FramedChunkReader
+            )
         finally:
             process.terminate()
 
 
 @contextmanager
-def relay(model_url: str, scratch: Path) -> Iterator[Contender]:
+def run_relay(model_url: str, scratch: Path) -> Iterator[TurnServer]:
     path = scratch / "relay.sock"
     command = [sys.executable, "-m", "bench.relay", str(path), str(urlsplit(model_url).port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            yield Contender("bare relay", path, process.pid, Raw)
+            yield TurnServer("bare relay", path, process.pid, RawChunkReader)
         finally:
             process.terminate()
 
@@ -172,21 +178,25 @@ def relay(model_url: str, scratch: Path) -> Iterator[Contender]:
 # ── Measurements ───────────────────────────────────────────────────────────────────────────────
 
 
-def first_byte(contenders: list[Contender]) -> Table:
+def measure_first_byte(contenders: list[TurnServer]) -> BenchTable:
     """One conversation, many turns: from the model's first byte to the client's."""
-    table = Table(
+    table = BenchTable(
         "Added latency: the model's first chunk to the client's, ms",
         ["", "p50", "p99", "whole turn p50"],
         note="200 turns one after the other, in one conversation, each message flushed to disk.",
     )
     for contender in contenders:
 
-        async def turns(contender: Contender = contender) -> tuple[list[float], list[float]]:
+        async def turns(contender: TurnServer = contender) -> tuple[list[float], list[float]]:
             lags, whole = [], []
             for _ in range(220):
-                request = turn("!chunks 1 0", "one") if contender.kind is Framed else b"!chunks 1 0"
+                request = (
+                    encode_turn("!chunks 1 0", "one")
+                    if contender.kind is FramedChunkReader
+                    else b"!chunks 1 0"
+                )
                 begun = time.monotonic_ns()
-                reader = await listen(contender.socket, contender.kind, request, 1)
+                reader = await open_reader(contender.socket, contender.kind, request, 1)
                 await reader.done
                 whole.append((time.monotonic_ns() - begun) / 1e6)
                 lags.append(reader.lags[0])
@@ -194,17 +204,17 @@ def first_byte(contenders: list[Contender]) -> Table:
             return lags[20:], whole[20:]
 
         lags, whole = uvloop.run(turns())
-        table.row(
+        table.add_row(
             contender.name,
-            f"{percentile(lags, 0.5):.2f}",
-            f"{percentile(lags, 0.99):.2f}",
-            f"{percentile(whole, 0.5):.2f}",
+            f"{compute_percentile(lags, 0.5):.2f}",
+            f"{compute_percentile(lags, 0.99):.2f}",
+            f"{compute_percentile(whole, 0.5):.2f}",
         )
     return table
 
 
-def crowds(contenders: list[Contender], sizes: list[tuple[int, int, int]]) -> Table:
-    table = Table(
+def measure_crowds(contenders: list[TurnServer], sizes: list[tuple[int, int, int]]) -> BenchTable:
+    table = BenchTable(
         "Many conversations at once, the daemon on one core",
         [
             "",
@@ -224,33 +234,37 @@ def crowds(contenders: list[Contender], sizes: list[tuple[int, int, int]]) -> Ta
     for conversations, chunks, rate in sizes:
         for contender in contenders:
             before = contender.cpu_seconds()
-            lags = uvloop.run(crowd(contender.socket, contender.kind, conversations, chunks, rate))
+            lags = uvloop.run(
+                run_crowd(contender.socket, contender.kind, conversations, chunks, rate)
+            )
             spent = contender.cpu_seconds() - before
-            table.row(
+            table.add_row(
                 contender.name,
                 f"{conversations:,}",
                 str(rate),
-                f"{percentile(lags, 0.5):.2f}",
-                f"{percentile(lags, 0.99):.2f}",
+                f"{compute_percentile(lags, 0.5):.2f}",
+                f"{compute_percentile(lags, 0.99):.2f}",
                 f"{max(lags):.1f}",
                 f"{spent / (conversations * chunks) * 1e6:.0f}",
-                f"{rss(contender.pid):.0f}",
+                f"{read_rss(contender.pid):.0f}",
             )
     return table
 
 
-def run() -> list[Table]:
+def run_benchmark() -> list[BenchTable]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with on_core(-1):
+        with pin_to_core(-1):
             url, _ = stack.enter_context(model_process("--no-record"))
-        with on_core(0):
+        with pin_to_core(0):
             contenders = [
-                stack.enter_context(relay(url, scratch)),
-                stack.enter_context(daemon(url, scratch / "home")),
+                stack.enter_context(run_relay(url, scratch)),
+                stack.enter_context(run_daemon(url, scratch / "home")),
             ]
-        stack.enter_context(on_core(-1))
+        stack.enter_context(pin_to_core(-1))
         return [
-            first_byte(contenders),
-            crowds(contenders, [(1000, 60, 5), (150, 400, 50), (300, 300, 50), (400, 300, 50)]),
+            measure_first_byte(contenders),
+            measure_crowds(
+                contenders, [(1000, 60, 5), (150, 400, 50), (300, 300, 50), (400, 300, 50)]
+            ),
         ]

@@ -20,32 +20,32 @@ from typing import Any
 import uvloop
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from apps.web.tests.browser.chromium import MISSING, find, launched
-from apps.web.tests.browser.visitor import Visitor, visitor
+from apps.web.tests.browser.chromium import MISSING, find_chromium, launch_browser
+from apps.web.tests.browser.visitor import BrowserUser, open_browser_user
 
-from .peers import percentile
-from .report import Table
+from .peers import compute_percentile
+from .report import BenchTable
 
-VISITS = 10
-OPENINGS = 5
+VISIT_COUNT = 10
+OPENING_COUNT = 5
 CHUNKS, RATES = 300, (20, 100)
-PIXELS, SPEED = 48_000, 6_000
-TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline.frame"]
+SCROLL_PIXELS, SCROLL_SPEED = 48_000, 6_000
+TRACE_CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline.frame"]
 
 # When somebody can do something, in milliseconds since they asked for the page.
-READY = """
+READY_SCRIPT = """
 new MutationObserver((_, observer) => {
   if (!document.documentElement?.dataset.ready) return;
   observer.disconnect();
   window.readyAt = performance.now();
 }).observe(document, { attributes: true, subtree: true });
 """
-LOADED = """() => [...performance.getEntriesByType("navigation"),
+LOADED_SCRIPT = """() => [...performance.getEntriesByType("navigation"),
   ...performance.getEntriesByType("resource")]
   .filter((entry) => entry.startTime <= window.readyAt && entry.name.startsWith(location.origin))
   .map((entry) => [entry.name, entry.encodedBodySize, entry.decodedBodySize])"""
 # From the click on a conversation until its end has been painted.
-OPENED = """(words) => new Promise((done) => {
+OPENED_SCRIPT = """(words) => new Promise((done) => {
   const painted = (then) => requestAnimationFrame(() => {
     const channel = new MessageChannel();
     channel.port1.onmessage = then;
@@ -62,7 +62,7 @@ OPENED = """(words) => new Promise((done) => {
   }, { capture: true, once: true });
 })"""
 # When each stamp that the model writes was painted first, by the clock on the wall.
-WATCH = """() => {
+WATCH_SCRIPT = """() => {
   window.stamps = new Map();
   const channel = new MessageChannel();
   channel.port1.onmessage = () => {
@@ -81,132 +81,134 @@ WATCH = """() => {
 
 
 @dataclass(frozen=True)
-class Place:
+class ServedPage:
     url: str
     words: str
 
 
 @contextmanager
-def stage() -> Iterator[Place]:
+def serve_page() -> Iterator[ServedPage]:
     command = [sys.executable, "-m", "apps.web.stage"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             told = dict(process.stdout.readline().split() for _ in range(2))
-            yield Place(told["page"].rstrip("/"), told["words"])
+            yield ServedPage(told["page"].rstrip("/"), told["words"])
         finally:
             process.terminate()
 
 
 @asynccontextmanager
-async def inside(browser: Browser, place: Place) -> AsyncIterator[Visitor]:
+async def open_list(browser: Browser, place: ServedPage) -> AsyncIterator[BrowserUser]:
     """Somebody at the list."""
-    async with visitor(browser, place.url) as person:
+    async with open_browser_user(browser, place.url) as person:
         await person.open("/")
-        await person.restore(place.words)
-        await expect(person.conversation("keeper")).to_be_visible()
+        await person.restore_account(place.words)
+        await expect(person.conversation_link("keeper")).to_be_visible()
         yield person
 
 
 # ── The first visit ────────────────────────────────────────────────────────────────────────────
 
 
-async def first_load(browser: Browser, place: Place) -> Table:
+async def measure_first_load(browser: Browser, place: ServedPage) -> BenchTable:
     ready, entries = [], []
-    for _ in range(VISITS):
-        async with visitor(browser, place.url, keeps=True) as person:
-            await person.page.add_init_script(READY)
+    for _ in range(VISIT_COUNT):
+        async with open_browser_user(browser, place.url, keeps=True) as person:
+            await person.page.add_init_script(READY_SCRIPT)
             await person.open("/")
             await person.page.wait_for_function("() => window.readyAt")
             ready.append(float(await person.page.evaluate("() => window.readyAt")))
-            entries = await person.page.evaluate(LOADED)
-            bodies = [await body(person.page.context, name) for name, _, _ in entries]
+            entries = await person.page.evaluate(LOADED_SCRIPT)
+            bodies = [await fetch_body(person.page.context, name) for name, _, _ in entries]
     packed = sum(len(gzip.compress(each, 6)) for each in bodies)
-    table = Table("The page, a first visit", ["", "", "target"])
-    table.row("files", str(len(entries)), "")
-    table.row("KB, as they are", f"{sum(map(len, bodies)) / 1024:.0f}", "")
-    table.row("KB, gzipped", f"{packed / 1024:.0f}", "300")
-    table.row("KB, over the wire", f"{sum(sent for _, sent, _ in entries) / 1024:.0f}", "")
-    table.row("ms until it can be used, p50", f"{percentile(ready, 0.5):.0f}", "1000")
-    table.row(f"ms until it can be used, worst of {VISITS}", f"{max(ready):.0f}", "1000")
+    table = BenchTable("The page, a first visit", ["", "", "target"])
+    table.add_row("files", str(len(entries)), "")
+    table.add_row("KB, as they are", f"{sum(map(len, bodies)) / 1024:.0f}", "")
+    table.add_row("KB, gzipped", f"{packed / 1024:.0f}", "300")
+    table.add_row("KB, over the wire", f"{sum(sent for _, sent, _ in entries) / 1024:.0f}", "")
+    table.add_row("ms until it can be used, p50", f"{compute_percentile(ready, 0.5):.0f}", "1000")
+    table.add_row(f"ms until it can be used, worst of {VISIT_COUNT}", f"{max(ready):.0f}", "1000")
     return table
 
 
-async def body(context: BrowserContext, url: str) -> bytes:
+async def fetch_body(context: BrowserContext, url: str) -> bytes:
     return await (await context.request.get(url)).body()
 
 
 # ── A long conversation ────────────────────────────────────────────────────────────────────────
 
 
-async def opening(browser: Browser, place: Place) -> list[float]:
+async def measure_opening(browser: Browser, place: ServedPage) -> list[float]:
     """Each time as if it had just been visited for the first time: all of it is at the relay."""
     taken = []
-    for _ in range(OPENINGS):
-        async with inside(browser, place) as person:
-            taken.append(await opened(person))
+    for _ in range(OPENING_COUNT):
+        async with open_list(browser, place) as person:
+            taken.append(await time_opening(person))
     return taken
 
 
-async def reopening(browser: Browser, place: Place) -> list[float]:
+async def measure_reopening(browser: Browser, place: ServedPage) -> list[float]:
     taken = []
-    async with inside(browser, place) as person:
-        await opened(person)
-        for _ in range(OPENINGS):
+    async with open_list(browser, place) as person:
+        await time_opening(person)
+        for _ in range(OPENING_COUNT):
             await person.open("/")
-            await expect(person.conversation("keeper")).to_be_visible()
-            taken.append(await opened(person))
+            await expect(person.conversation_link("keeper")).to_be_visible()
+            taken.append(await time_opening(person))
     return taken
 
 
-async def opened(person: Visitor) -> float:
-    await person.page.evaluate(f"(words) => {{ window.opened = ({OPENED})(words); }}", LAST)
-    await person.conversation("keeper").first.click()
+async def time_opening(person: BrowserUser) -> float:
+    await person.page.evaluate(
+        f"(words) => {{ window.opened = ({OPENED_SCRIPT})(words); }}", LAST_QUESTION
+    )
+    await person.conversation_link("keeper").first.click()
     return float(await person.page.evaluate("() => window.opened"))
 
 
 @dataclass
-class Scrolled:
+class ScrollTrace:
     """What a browser traced while somebody scrolled, up and down again."""
 
     gaps: list[float] = field(default_factory=list)  # ms between two frames that were drawn
     work: list[float] = field(default_factory=list)  # CPU ms of the page for a frame
-    fates: Counter[str] = field(default_factory=Counter)
+    frame_states: Counter[str] = field(default_factory=Counter)
 
     async def trace(self, browser: Browser, page: Page, pixels: int) -> None:
-        await browser.start_tracing(page=page, categories=TRACED)
-        await scroll(page, pixels)
+        await browser.start_tracing(page=page, categories=TRACE_CATEGORIES)
+        await scroll_page(page, pixels)
         events = json.loads(await browser.stop_tracing())["traceEvents"]
         drawn = sorted(event["ts"] for event in events if event["name"] == "DrawFrame")
         self.gaps += [(b - a) / 1000 for a, b in pairwise(drawn)]
-        self.work += work(events)
-        self.fates += fates(events)
+        self.work += compute_frame_work(events)
+        self.frame_states += count_frame_states(events)
 
 
-async def scrolling(browser: Browser, place: Place) -> Scrolled:
-    scrolled = Scrolled()
-    async with inside(browser, place) as person:
-        await opened(person)
+async def measure_scrolling(browser: Browser, place: ServedPage) -> ScrollTrace:
+    scrolled = ScrollTrace()
+    async with open_list(browser, place) as person:
+        await time_opening(person)
         await person.page.wait_for_timeout(1000)
-        for pixels in (PIXELS, -PIXELS):
+        for pixels in (SCROLL_PIXELS, -SCROLL_PIXELS):
             await scrolled.trace(browser, person.page, pixels)
     return scrolled
 
 
-async def scrolling_plainly(browser: Browser) -> Scrolled:
+async def measure_plain_scrolling(browser: Browser) -> ScrollTrace:
     """The same over lines of text with nothing behind them: what this machine can draw."""
-    scrolled = Scrolled()
+    scrolled = ScrollTrace()
     context = await browser.new_context(viewport={"width": 1440, "height": 900})
     page = await context.new_page()
     lines = "".join(f"<p>Line {number}: {WORDS}</p>" for number in range(2000))
-    await page.set_content(f'<div role="log" {PLAIN}>{lines}</div>')
-    for pixels in (-PIXELS, PIXELS):
+    await page.set_content(f'<div role="log" {PLAIN_STYLE}>{lines}</div>')
+    for pixels in (-SCROLL_PIXELS, SCROLL_PIXELS):
         await scrolled.trace(browser, page, pixels)
     await context.close()
     return scrolled
 
 
-async def scroll(page: Page, pixels: int) -> None:
+async def scroll_page(page: Page, pixels: int) -> None:
     session = await page.context.new_cdp_session(page)
     box = await page.get_by_role("log").bounding_box()
     assert box is not None
@@ -214,13 +216,13 @@ async def scroll(page: Page, pixels: int) -> None:
         "x": box["x"] + box["width"] / 2,
         "y": box["y"] + box["height"] / 2,
         "yDistance": pixels,
-        "speed": SPEED,
+        "speed": SCROLL_SPEED,
         "gestureSourceType": "mouse",
     }
     await session.send("Input.synthesizeScrollGesture", gesture)
 
 
-def work(events: list[dict[str, Any]]) -> list[float]:
+def compute_frame_work(events: list[dict[str, Any]]) -> list[float]:
     """CPU time of a page's own thread from one frame to the next: without what others took."""
     begins = sorted(e["ts"] for e in events if e["name"] == "BeginMainThreadFrame")
     main = {(e["pid"], e["tid"]) for e in events if e["name"] == "BeginMainThreadFrame"}
@@ -234,7 +236,7 @@ def work(events: list[dict[str, Any]]) -> list[float]:
     return taken[1:]
 
 
-def fates(events: list[dict[str, Any]]) -> Counter[str]:
+def count_frame_states(events: list[dict[str, Any]]) -> Counter[str]:
     reports = [e["args"] for e in events if (e["name"], e["ph"]) == ("PipelineReporter", "b")]
     return Counter(report.get("frame_reporter", {}).get("state", "") for report in reports)
 
@@ -242,12 +244,12 @@ def fates(events: list[dict[str, Any]]) -> Counter[str]:
 # ── Words as they are written ──────────────────────────────────────────────────────────────────
 
 
-async def chunks(browser: Browser, place: Place, rate: int) -> list[float]:
-    async with inside(browser, place) as person:
-        await person.enter("newcomer")
-        await person.page.evaluate(WATCH)
+async def measure_chunks(browser: Browser, place: ServedPage, rate: int) -> list[float]:
+    async with open_list(browser, place) as person:
+        await person.open_conversation("newcomer")
+        await person.page.evaluate(WATCH_SCRIPT)
         start = time.monotonic_ns()
-        await person.say(f"!chunks {CHUNKS} {rate}")
+        await person.send_text(f"!chunks {CHUNKS} {rate}")
         await expect(person.button("Stop")).to_be_visible()
         await expect(person.button("Stop")).to_be_hidden(timeout=60_000)
         stamps = await person.page.evaluate("() => [...window.stamps]")
@@ -256,53 +258,67 @@ async def chunks(browser: Browser, place: Place, rate: int) -> list[float]:
     return [at - (int(stamp) / 1e6 + offset) for stamp, at in stamps if int(stamp) > start]
 
 
-LAST = "Question 1429"
+LAST_QUESTION = "Question 1429"
 WORDS = "the quick brown fox jumps over the lazy dog and comes back again. " * 2
-PLAIN = 'style="height: 800px; overflow: auto; font: 16px sans-serif"'
+PLAIN_STYLE = 'style="height: 800px; overflow: auto; font: 16px sans-serif"'
 
 
-async def measured() -> list[Table]:
-    path = find()
+async def measure_page() -> list[BenchTable]:
+    path = find_chromium()
     if path is None:
         sys.exit(MISSING)
-    with stage() as place:
-        async with launched(path) as browser:
-            tables = [await first_load(browser, place)]
-            words = Table(
+    with serve_page() as place:
+        async with launch_browser(path) as browser:
+            tables = [await measure_first_load(browser, place)]
+            words = BenchTable(
                 "The page, ms from a chunk that the model writes to its pixels",
                 ["chunks /s", "p50", "p99", "worst"],
                 note="At most 100 ms is the target.",
             )
             for rate in RATES:
-                taken = await chunks(browser, place, rate)
-                cells = (percentile(taken, 0.5), percentile(taken, 0.99), max(taken))
-                words.row(str(rate), *(f"{cell:.0f}" for cell in cells))
-            long = Table(
+                taken = await measure_chunks(browser, place, rate)
+                cells = (
+                    compute_percentile(taken, 0.5),
+                    compute_percentile(taken, 0.99),
+                    max(taken),
+                )
+                words.add_row(str(rate), *(f"{cell:.0f}" for cell in cells))
+            long = BenchTable(
                 "The page, a conversation of 10,000 events",
                 ["", "p50", "p95", "worst", "target"],
             )
             for name, samples in (
-                ("ms to open it, all of it at the relay", await opening(browser, place)),
-                ("ms to open it again", await reopening(browser, place)),
+                ("ms to open it, all of it at the relay", await measure_opening(browser, place)),
+                ("ms to open it again", await measure_reopening(browser, place)),
             ):
-                long.row(name, *spread(samples, "0"), "500")
-            ours, plain = await scrolling(browser, place), await scrolling_plainly(browser)
-            long.row("CPU ms a frame while it is scrolled", *spread(ours.work, "1"), "16.7")
-            long.row("ms between frames while it is scrolled", *spread(ours.gaps, "1"), "16.7")
-            long.row("the same, over plain lines of text", *spread(plain.gaps, "1"), "")
-            long.note = f"Frames: {told(ours.fates)}. Over plain lines: {told(plain.fates)}."
+                long.add_row(name, *format_spread(samples, "0"), "500")
+            ours, plain = (
+                await measure_scrolling(browser, place),
+                await measure_plain_scrolling(browser),
+            )
+            long.add_row(
+                "CPU ms a frame while it is scrolled", *format_spread(ours.work, "1"), "16.7"
+            )
+            long.add_row(
+                "ms between frames while it is scrolled", *format_spread(ours.gaps, "1"), "16.7"
+            )
+            long.add_row("the same, over plain lines of text", *format_spread(plain.gaps, "1"), "")
+            long.note = (
+                f"Frames: {format_states(ours.frame_states)}. "
+                f"Over plain lines: {format_states(plain.frame_states)}."
+            )
             return [*tables, words, long]
 
 
-def spread(samples: list[float], digits: str) -> list[str]:
-    cells = (percentile(samples, 0.5), percentile(samples, 0.95), max(samples))
+def format_spread(samples: list[float], digits: str) -> list[str]:
+    cells = (compute_percentile(samples, 0.5), compute_percentile(samples, 0.95), max(samples))
     return [f"{cell:.{digits}f}" for cell in cells]
 
 
-def told(states: Counter[str]) -> str:
+def format_states(states: Counter[str]) -> str:
     shown = {name.removeprefix("STATE_").lower().replace("_", " "): n for name, n in states.items()}
     return ", ".join(f"{count} {name}" for name, count in sorted(shown.items()) if name)
 
 
-def run() -> list[Table]:
-    return uvloop.run(measured())
+def run_benchmark() -> list[BenchTable]:
+    return uvloop.run(measure_page())

@@ -18,8 +18,8 @@ import uvloop
 
 from crabtalk_web.sealing import DataSealer, MasterSecret, new_key, to_base64
 
-from .peers import now, on_core, percentile, rss
-from .report import Table
+from .peers import compute_percentile, pin_to_core, read_clock, read_rss
+from .report import BenchTable
 
 POSTS = 1000
 BATCHES = 100
@@ -31,7 +31,7 @@ SEALED = DataSealer(new_key()).seal({"role": "session", "content": {"text": WORD
 
 
 @contextmanager
-def relay() -> Iterator[tuple[str, int]]:
+def run_relay() -> Iterator[tuple[str, int]]:
     """A real one: its address and process id."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "crabtalk_web.relay", scratch, "--port", "0"]
@@ -44,16 +44,16 @@ def relay() -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def apart() -> Iterator[tuple[str, int]]:
+def run_relay_on_core() -> Iterator[tuple[str, int]]:
     """A relay on one core, and this process on the other."""
     with ExitStack() as stack:
-        with on_core(0):
-            started = stack.enter_context(relay())
-        stack.enter_context(on_core(-1))
+        with pin_to_core(0):
+            started = stack.enter_context(run_relay())
+        stack.enter_context(pin_to_core(-1))
         yield started
 
 
-class Device:
+class BenchDevice:
     """Somebody's, with an account of its own."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
@@ -72,7 +72,7 @@ class Device:
             self.token = (await response.json())["token"]
         self._headers = {"Authorization": f"Bearer {self.token}"}
 
-    async def session(self, tag: str = "bench") -> str:
+    async def create_session(self, tag: str = "bench") -> str:
         body = {"tag": tag, "metadata": SEALED}
         async with self._http.post("/v1/sessions", json=body, headers=self._headers) as response:
             return str((await response.json())["session"]["id"])
@@ -87,7 +87,7 @@ class Device:
             assert response.status == 200, await response.text()
             await response.read()
 
-    async def page(self, session: str) -> None:
+    async def read_page(self, session: str) -> None:
         path = f"/v3/sessions/{session}/messages?after_seq=100"
         async with self._http.get(path, headers=self._headers) as response:
             assert len((await response.json())["messages"]) == 100
@@ -101,62 +101,66 @@ class Device:
 
 
 @asynccontextmanager
-async def device(url: str) -> AsyncIterator[Device]:
+async def open_device(url: str) -> AsyncIterator[BenchDevice]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, connector=connector) as http:
-        made = Device(http)
+        made = BenchDevice(http)
         await made.log_in()
         yield made
 
 
-async def latency(url: str, pid: int) -> Table:
-    table = Table("Relay: one device after the other, ms", ["", "p50", "p95"])
+async def measure_latency(url: str, pid: int) -> BenchTable:
+    table = BenchTable("Relay: one device after the other, ms", ["", "p50", "p95"])
     posts, seen, batches, pages = [], [], [], []
-    async with device(url) as speaker:
-        session = await speaker.session()
+    async with open_device(url) as speaker:
+        session = await speaker.create_session()
         listener = await speaker.listen()
         for _ in range(POSTS):
-            start = now()
+            start = read_clock()
             arrival = asyncio.ensure_future(listener.receive_str())
             await speaker.post(session, 1)
-            posts.append((now() - start) * 1e3)
+            posts.append((read_clock() - start) * 1e3)
             while not (await arrival).startswith('42["update"'):
                 arrival = asyncio.ensure_future(listener.receive_str())
-            seen.append((now() - start) * 1e3)
+            seen.append((read_clock() - start) * 1e3)
         await listener.close()
         for _ in range(BATCHES):
-            start = now()
+            start = read_clock()
             await speaker.post(session, 100)
-            batches.append((now() - start) * 1e3)
+            batches.append((read_clock() - start) * 1e3)
         for _ in range(BATCHES):
-            start = now()
-            await speaker.page(session)
-            pages.append((now() - start) * 1e3)
+            start = read_clock()
+            await speaker.read_page(session)
+            pages.append((read_clock() - start) * 1e3)
     for name, samples in (
         ("a message, until it is kept", posts),
         ("a message, until another device has it", seen),
         ("a batch of 100, until it is kept", batches),
         ("a page of 100", pages),
     ):
-        table.row(name, f"{percentile(samples, 0.5):.1f}", f"{percentile(samples, 0.95):.1f}")
+        table.add_row(
+            name,
+            f"{compute_percentile(samples, 0.5):.1f}",
+            f"{compute_percentile(samples, 0.95):.1f}",
+        )
     return table
 
 
-async def sustained(url: str, count: int) -> list[str]:
+async def measure_rate(url: str, count: int) -> list[str]:
     """Twenty sessions at once, each waiting for its answer before it goes on."""
     async with AsyncExitStack() as stack:
-        devices = [await stack.enter_async_context(device(url)) for _ in range(SESSIONS)]
-        sessions = [await each.session() for each in devices]
+        devices = [await stack.enter_async_context(open_device(url)) for _ in range(SESSIONS)]
+        sessions = [await each.create_session() for each in devices]
         listeners = [await each.listen() for each in devices]
         sent, heard, taken = 0, 0, []
         news = asyncio.Event()
 
-        async def speak(who: Device, session: str, until: float) -> None:
+        async def speak(who: BenchDevice, session: str, until: float) -> None:
             nonlocal sent
-            while now() < until:
-                start = now()
+            while read_clock() < until:
+                start = read_clock()
                 await who.post(session, count)
-                taken.append((now() - start) * 1e3)
+                taken.append((read_clock() - start) * 1e3)
                 sent += count
 
         async def hear(ws: aiohttp.ClientWebSocketResponse) -> None:
@@ -166,53 +170,57 @@ async def sustained(url: str, count: int) -> list[str]:
                 news.set()
 
         hearing = [asyncio.ensure_future(hear(each)) for each in listeners]
-        start = now()
+        start = read_clock()
         await asyncio.gather(
             *(
                 speak(who, session, start + SECONDS)
                 for who, session in zip(devices, sessions, strict=True)
             )
         )
-        rate = sent / (now() - start)
+        rate = sent / (read_clock() - start)
         while heard < sent:
             news.clear()
             await news.wait()
         assert heard == sent
         for each in hearing:
             each.cancel()
-    return [f"{rate:,.0f}", f"{percentile(taken, 0.5):.1f}", f"{percentile(taken, 0.95):.1f}"]
+    return [
+        f"{rate:,.0f}",
+        f"{compute_percentile(taken, 0.5):.1f}",
+        f"{compute_percentile(taken, 0.95):.1f}",
+    ]
 
 
-async def weight(url: str, pid: int) -> Table:
-    table = Table("Relay: resident memory, MB", ["sockets", "RSS", "KB each"])
-    base = rss(pid)
-    table.row("0", f"{base:.0f}", "")
-    async with device(url) as somebody:
+async def measure_memory(url: str, pid: int) -> BenchTable:
+    table = BenchTable("Relay: resident memory, MB", ["sockets", "RSS", "KB each"])
+    base = read_rss(pid)
+    table.add_row("0", f"{base:.0f}", "")
+    async with open_device(url) as somebody:
         sockets = [await somebody.listen() for _ in range(SOCKETS)]
-        full = rss(pid)
-        table.row(f"{SOCKETS:,}", f"{full:.0f}", f"{(full - base) * 1024 / SOCKETS:.0f}")
-        session = await somebody.session()
+        full = read_rss(pid)
+        table.add_row(f"{SOCKETS:,}", f"{full:.0f}", f"{(full - base) * 1024 / SOCKETS:.0f}")
+        session = await somebody.create_session()
         await somebody.post(session, 1)
         for ws in sockets:
             # The first update tells of the session, the second of the message.
             while "new-message" not in await ws.receive_str():
                 pass
-        table.row(f"{SOCKETS:,}, each told of a message", f"{rss(pid):.0f}", "")
+        table.add_row(f"{SOCKETS:,}, each told of a message", f"{read_rss(pid):.0f}", "")
         await asyncio.gather(*(ws.close() for ws in sockets))
     return table
 
 
-def run() -> list[Table]:
-    many = Table(
+def run_benchmark() -> list[BenchTable]:
+    many = BenchTable(
         f"Relay: {SESSIONS} sessions at once, each with a device that listens",
         ["messages a request", "messages /s", "p50 ms", "p95 ms"],
         note="Every message was flushed to disk before it was answered, and reached its listener.",
     )
     tables = []
-    for measure in (latency, weight):
-        with apart() as (url, pid):
+    for measure in (measure_latency, measure_memory):
+        with run_relay_on_core() as (url, pid):
             tables.append(uvloop.run(measure(url, pid)))
     for count in (1, 10, 100):
-        with apart() as (url, _):
-            many.row(str(count), *uvloop.run(sustained(url, count)))
+        with run_relay_on_core() as (url, _):
+            many.add_row(str(count), *uvloop.run(measure_rate(url, count)))
     return [tables[0], many, tables[1]]

@@ -14,19 +14,19 @@ from typing import Any
 
 import msgspec
 
-from apps.help_page import ROOT, HelpPage, update
+from apps.help_page import ROOT, HelpPage, update_pages
 from crabtalk.daemon import config
 from crabtalk.daemon.cli import main as crabtalkd
-from crabtalk.hooks.bash import Settings as BashSettings
-from crabtalk.hooks.memory import Settings as MemorySettings
-from crabtalk.hooks.sessions import Settings as SessionsSettings
-from crabtalk.model.settings import FIELDS as PROVIDER_KEYS
+from crabtalk.hooks.bash import BashSettings as BashSettings
+from crabtalk.hooks.memory import MemorySettings as MemorySettings
+from crabtalk.hooks.sessions import SessionsSettings as SessionsSettings
+from crabtalk.model.settings import FIELD_TYPES as PROVIDER_KEYS
 from crabtalk.model.settings import ProviderSettings
-from crabtalk.policy import kinds_table
-from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS, Agent, McpServer
+from crabtalk.policy import build_kinds_table
+from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS, Agent, McpServerConfig
 
-from .sources import Message, bounds, errors, sections
-from .speed import speed
+from .sources import WireMessage, parse_proto, read_error_codes, read_limits
+from .speed import render_speed_table
 
 SCRIPT = "docs.generate"
 PAGES = (
@@ -43,23 +43,23 @@ NOT_SET = ""
 DAEMON_HELP = HelpPage(crabtalkd, "docs/reference/crabtalkd.md", SCRIPT)
 
 
-def permissions() -> str:
+def render_permissions() -> str:
     """What calls may do where no rule says otherwise."""
     head = ["| a tool that | `plan` | `ask` | `accept-edits` | `auto` | a stranger's run |"]
-    rows = [f"| {' | '.join(row)} |" for row in kinds_table()]
+    rows = [f"| {' | '.join(row)} |" for row in build_kinds_table()]
     return "\n".join([*head, "|---|---|---|---|---|---|", *rows])
 
 
 # ── Tables of keys ──────────────────────────────────────────────────────────────────────────────
 
 
-def keys(known: Mapping[str, Any]) -> Callable[[str], str]:
+def make_key_table(known: Mapping[str, Any]) -> Callable[[str], str]:
     """A table of keys and their defaults; what each means is taken from the block as it is."""
 
     def fresh(block: str) -> str:
         meanings = dict(ROW.findall(block))
         rows = (
-            f"| `{key}` | {in_toml(default)} | {meanings.get(key, '')} |"
+            f"| `{key}` | {format_toml(default)} | {meanings.get(key, '')} |"
             for key, default in known.items()
         )
         return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
@@ -67,7 +67,7 @@ def keys(known: Mapping[str, Any]) -> Callable[[str], str]:
     return fresh
 
 
-def in_toml(value: Any) -> str:
+def format_toml(value: Any) -> str:
     """As one would write it; nothing for what is not set."""
     match value:
         case bool():
@@ -83,11 +83,11 @@ def in_toml(value: Any) -> str:
     return NOT_SET
 
 
-def defaults(names: Iterable[str], of: Any) -> dict[str, Any]:
+def read_defaults(names: Iterable[str], of: Any) -> dict[str, Any]:
     return {name: getattr(of, name, NOT_SET) for name in names}
 
 
-def settings(of: Any) -> dict[str, Any]:
+def list_settings(of: Any) -> dict[str, Any]:
     """All there is in a value that has a default for everything."""
     return dict(msgspec.to_builtins(of))
 
@@ -95,31 +95,31 @@ def settings(of: Any) -> dict[str, Any]:
 # ── What is generated ───────────────────────────────────────────────────────────────────────────
 
 
-def limits(_: str) -> str:
+def render_limits(_: str) -> str:
     lines = ["| key | default | what it bounds |", "|---|---|---|"]
-    for kind in config.LIMIT_KINDS:
-        for bound in bounds(kind):
+    for kind in config.LIMIT_TYPES:
+        for bound in read_limits(kind):
             names = ", ".join(f"`{key}`" for key in bound.keys)
-            values = ", ".join(in_toml(value) for value in bound.defaults)
+            values = ", ".join(format_toml(value) for value in bound.defaults)
             lines.append(f"| {names} | {values} | {bound.comment} |")
     return "\n".join(lines)
 
 
-def codes(_: str) -> str:
-    rows = (f"| {code} | {text} |" for code, text in errors())
+def render_codes(_: str) -> str:
+    rows = (f"| {code} | {text} |" for code, text in read_error_codes())
     return "\n".join(["| code | when |", "|---:|---|", *rows])
 
 
-def messages(_: str) -> str:
+def render_messages(_: str) -> str:
     proto = (ROOT / "proto" / "crabtalk.proto").read_text(encoding="utf-8")
     parts = []
-    for section in sections(proto):
+    for section in parse_proto(proto):
         parts.append(f"## {section.title}")
-        parts += [described(message) for message in section.messages]
+        parts += [render_message(message) for message in section.messages]
     return "\n\n".join(parts)
 
 
-def described(message: Message) -> str:
+def render_message(message: WireMessage) -> str:
     lines = [f"### {message.name}", ""]
     about = [message.comment] * bool(message.comment)
     about += ["An enum."] * message.is_enum + ["One of these:"] * bool(message.oneof)
@@ -135,39 +135,41 @@ def described(message: Message) -> str:
 
 
 STORAGE = {
-    "url": config.FILES,
+    "url": config.FILE_URL,
     "durability": "fsync",
-    **defaults(("lease", "pool", "statement_timeout"), config.StorageSettings()),
+    **read_defaults(("lease", "pool", "statement_timeout"), config.StorageSettings()),
 }
 GENERATED: dict[str, Callable[[str], str]] = {
-    "speed": lambda _: speed(),
-    "permissions": lambda _: permissions(),
-    "limits": limits,
-    "errors": codes,
-    "messages": messages,
-    "daemon": keys(dict.fromkeys(sorted(config.DAEMON_KEYS), NOT_SET)),
-    "storage": keys(STORAGE),
-    "providers": keys(defaults(PROVIDER_KEYS, ProviderSettings("")) | {"name": NOT_SET}),
-    "agent": keys(defaults(AGENT_KEYS, Agent("", ""))),
-    "mcps": keys(defaults(SERVER_KEYS, McpServer(""))),
-    "hooks.bash": keys(settings(BashSettings())),
-    "hooks.memory": keys(settings(MemorySettings())),
-    "hooks.sessions": keys(settings(SessionsSettings())),
+    "speed": lambda _: render_speed_table(),
+    "permissions": lambda _: render_permissions(),
+    "limits": render_limits,
+    "errors": render_codes,
+    "messages": render_messages,
+    "daemon": make_key_table(dict.fromkeys(sorted(config.DAEMON_KEYS), NOT_SET)),
+    "storage": make_key_table(STORAGE),
+    "providers": make_key_table(
+        read_defaults(PROVIDER_KEYS, ProviderSettings("")) | {"name": NOT_SET}
+    ),
+    "agent": make_key_table(read_defaults(AGENT_KEYS, Agent("", ""))),
+    "mcps": make_key_table(read_defaults(SERVER_KEYS, McpServerConfig(""))),
+    "hooks.bash": make_key_table(list_settings(BashSettings())),
+    "hooks.memory": make_key_table(list_settings(MemorySettings())),
+    "hooks.sessions": make_key_table(list_settings(SessionsSettings())),
 }
 
 
-def fresh(text: str) -> str:
+def refresh_page(text: str) -> str:
     """A page with every block as it should be."""
     return BLOCK.sub(
         lambda found: f"{found[1]}\n{GENERATED[found[2]](found[3])}\n\n{found[4]}", text
     )
 
 
-def pages() -> dict[Path, str]:
+def render_pages() -> dict[Path, str]:
     """Every page with something generated on it, as it should be."""
-    found = {ROOT / path: fresh((ROOT / path).read_text(encoding="utf-8")) for path in PAGES}
-    return {**found, ROOT / DAEMON_HELP.path: DAEMON_HELP.fresh(DAEMON_HELP.text())}
+    found = {ROOT / path: refresh_page((ROOT / path).read_text(encoding="utf-8")) for path in PAGES}
+    return {**found, ROOT / DAEMON_HELP.path: DAEMON_HELP.refresh_blocks(DAEMON_HELP.read_page())}
 
 
 if __name__ == "__main__":
-    sys.exit(update(pages(), SCRIPT))
+    sys.exit(update_pages(render_pages(), SCRIPT))

@@ -21,7 +21,7 @@ MEMBER = re.compile(r"(?:((?:optional |repeated )?[\w<>, .]+) )?(\w+) = (\d+);")
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class DocumentedLimit:
     """Keys of [limits] that one comment is about, with their defaults."""
 
     keys: tuple[str, ...]
@@ -29,14 +29,14 @@ class Bound:
     comment: str
 
 
-def bounds(kind: type[Any]) -> Iterator[Bound]:
+def read_limits(kind: type[Any]) -> Iterator[DocumentedLimit]:
     """Those of a dataclass, in its order. A field without a comment belongs to the one above it."""
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     comment: list[str] = []
     keys: list[str] = []
 
-    def bound() -> Bound:
-        return Bound(tuple(keys), tuple(defaults[key] for key in keys), " ".join(comment))
+    def bound() -> DocumentedLimit:
+        return DocumentedLimit(tuple(keys), tuple(defaults[key] for key in keys), " ".join(comment))
 
     above: list[str] = []
     for line in inspect.getsource(kind).splitlines():
@@ -53,7 +53,7 @@ def bounds(kind: type[Any]) -> Iterator[Bound]:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class WireMember:
     """A field of a message, or a value of an enum, which has no kind."""
 
     name: str
@@ -63,46 +63,48 @@ class Member:
 
 
 @dataclass(slots=True)
-class Message:
+class WireMessage:
     """A message or an enum. Fields that exclude each other are in a `oneof`, called that."""
 
     name: str
     comment: str
     is_enum: bool
     oneof: str = ""
-    members: list[Member] = dataclasses.field(default_factory=list)
+    members: list[WireMember] = dataclasses.field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Section:
+class WireSection:
     title: str
-    messages: list[Message] = dataclasses.field(default_factory=list)
+    messages: list[WireMessage] = dataclasses.field(default_factory=list)
 
 
-def sections(proto: str) -> list[Section]:
+def parse_proto(proto: str) -> list[WireSection]:
     """The proto file as its own comments divide it. `reserved` is left out."""
-    found: list[Section] = []
+    found: list[WireSection] = []
     above: list[str] = []
     for line in map(str.strip, proto.splitlines()):
         if section := SECTION.fullmatch(line):
-            found.append(Section(section[1]))
+            found.append(WireSection(section[1]))
         elif line.startswith("//"):
             above.append(line.removeprefix("//").strip())
             continue
         elif message := MESSAGE.match(line):
             is_enum = message[1] == "enum"
-            found[-1].messages.append(Message(message[2], " ".join(above), is_enum))
+            found[-1].messages.append(WireMessage(message[2], " ".join(above), is_enum))
         elif oneof := ONEOF.match(line):
             found[-1].messages[-1].oneof = oneof[1]
         elif member := MEMBER.fullmatch(line.partition(" //")[0].rstrip()):
             comment = " ".join([*above, *([line.partition(" //")[2].strip()] * ("//" in line))])
             kind = member[1] or ""
-            found[-1].messages[-1].members.append(Member(member[2], int(member[3]), kind, comment))
+            found[-1].messages[-1].members.append(
+                WireMember(member[2], int(member[3]), kind, comment)
+            )
         above = []
     return found
 
 
-def errors() -> list[tuple[int, str]]:
+def read_error_codes() -> list[tuple[int, str]]:
     """Every code on the wire, with what its class says of it."""
     kinds: Iterable[Any] = vars(protocol).values()
     found = {

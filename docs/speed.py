@@ -15,7 +15,7 @@ class NotMeasuredError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SpeedRow:
     """A line of the README: cells of one row of a measured table, each put into words."""
 
     what: str
@@ -26,8 +26,8 @@ class Shown:
     bench: str  # the name that `python -m bench` knows
 
 
-SHOWN = (
-    Shown(
+SPEED_ROWS = (
+    SpeedRow(
         "From the start of the process to its first pong",
         "Process start to first pong, ms",
         ("crabtalkd run",),
@@ -35,10 +35,10 @@ SHOWN = (
         "{} ms",
         "footprint",
     ),
-    Shown(
+    SpeedRow(
         "Memory while nobody talks", "Resident memory, MB", ("0",), ("RSS",), "{} MB", "footprint"
     ),
-    Shown(
+    SpeedRow(
         "A ping and its pong over the Unix socket, a core for each side",
         "Ping round trip, µs",
         ("unix", "one each"),
@@ -46,7 +46,7 @@ SHOWN = (
         "{} µs; a bare echo takes {}",
         "ping",
     ),
-    Shown(
+    SpeedRow(
         "From the first chunk of a model to the client's",
         "Added latency: the model's first chunk to the client's, ms",
         ("crabtalk",),
@@ -54,7 +54,7 @@ SHOWN = (
         "{} ms; at the 99th percentile {}",
         "turns",
     ),
-    Shown(
+    SpeedRow(
         "A thousand conversations at once, 5 chunks a second each, on one core",
         "Many conversations at once, the daemon on one core",
         ("crabtalk", "1,000", "5"),
@@ -62,7 +62,7 @@ SHOWN = (
         "{} ms late; at the 99th percentile {}; {} MB",
         "turns",
     ),
-    Shown(
+    SpeedRow(
         "CPU for a streamed chunk of a model",
         "CPU time a streamed chunk, µs",
         ("ours",),
@@ -70,7 +70,7 @@ SHOWN = (
         "{} µs in a burst; {} at one a millisecond",
         "model",
     ),
-    Shown(
+    SpeedRow(
         "One message kept, in a conversation of 10,000",
         "One conversation, by its length, ms",
         ("10,000",),
@@ -78,7 +78,7 @@ SHOWN = (
         "{} ms, flushed",
         "history",
     ),
-    Shown(
+    SpeedRow(
         "Finding what was said among a million messages, with excerpts",
         "Session search, CPU ms of a query with its excerpts, p50 / p99",
         ("1,000,000",),
@@ -86,7 +86,7 @@ SHOWN = (
         "{} ms of CPU, at the 99th percentile",
         "search",
     ),
-    Shown(
+    SpeedRow(
         "A key's echo while 200 tokens a second are shown",
         "Key press to echo while 200 tokens a second stream, ms",
         ("crabtalk, 80x24",),
@@ -94,7 +94,7 @@ SHOWN = (
         "{} ms; at worst {}",
         "keys",
     ),
-    Shown(
+    SpeedRow(
         "Opening the chat with 10,000 lines behind it",
         "Opening the chat, ms",
         ("10,000 lines of history",),
@@ -105,18 +105,18 @@ SHOWN = (
 )
 
 
-def speed() -> str:
+def render_speed_table() -> str:
     """The table of the README."""
     measured = BENCH.read_text(encoding="utf-8")
     lines = ["| | measured | by |", "|---|---|---|"]
-    for shown in SHOWN:
+    for shown in SPEED_ROWS:
         command = f"`.venv/bin/python -m bench {shown.bench}`"
-        lines.append(f"| {shown.what} | {in_words(shown, measured)} | {command} |")
+        lines.append(f"| {shown.what} | {format_cells(shown, measured)} | {command} |")
     return "\n".join(lines)
 
 
-def in_words(shown: Shown, measured: str) -> str:
-    head, *rows = table(measured, shown.table)
+def format_cells(shown: SpeedRow, measured: str) -> str:
+    head, *rows = read_table(measured, shown.table)
     for row in rows:
         if row[: len(shown.row)] == list(shown.row):
             break
@@ -128,7 +128,7 @@ def in_words(shown: Shown, measured: str) -> str:
     return shown.words.format(*(row[head.index(column)] for column in shown.columns))
 
 
-def table(measured: str, title: str) -> list[list[str]]:
+def read_table(measured: str, title: str) -> list[list[str]]:
     """The rows of the one below that heading, its head first, without the rule."""
     found = re.search(rf"^### {re.escape(title)}\n\n((?:\|.*\n)+)", measured, re.MULTILINE)
     if found is None:

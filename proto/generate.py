@@ -13,21 +13,21 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PINS = ROOT / "requirements" / "proto.txt"
+PINS_FILE = ROOT / "requirements" / "proto.txt"
 ENVIRONMENT = ROOT / ".venv" / "proto-tools"
 TARGET = ROOT / "src" / "crabtalk" / "protocol"
-NAMES = ("crabtalk_pb2.py", "crabtalk_pb2.pyi")
+GENERATED_FILES = ("crabtalk_pb2.py", "crabtalk_pb2.pyi")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; fail when stale")
     check = parser.parse_args().check
-    python = generator()
+    python = install_generator()
     with tempfile.TemporaryDirectory() as scratch:
-        generate(python, Path(scratch))
-        fresh = {name: (Path(scratch) / name).read_bytes() for name in NAMES}
-    stale = [name for name in NAMES if committed(name) != fresh[name]]
+        generate_code(python, Path(scratch))
+        fresh = {name: (Path(scratch) / name).read_bytes() for name in GENERATED_FILES}
+    stale = [name for name in GENERATED_FILES if read_committed(name) != fresh[name]]
     if check:
         for name in stale:
             print(f"{TARGET / name} is stale: run make proto", file=sys.stderr)  # noqa: T201
@@ -37,24 +37,26 @@ def main() -> int:
     return 0
 
 
-def generator() -> Path:
+def install_generator() -> Path:
     """The python that has the generator, installed once per set of pins."""
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / ".pins"
-    pins = PINS.read_text()
+    pins = PINS_FILE.read_text()
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     with ENVIRONMENT.with_name("proto-tools.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run side by side may both need it first
         if not stamp.exists() or stamp.read_text() != pins:
             uv = [sys.executable, "-m", "uv", "--quiet"]
-            run([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
-            run([*uv, "pip", "install", "--python", python, "--require-hashes", "-r", PINS])
+            run_command([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
+            run_command(
+                [*uv, "pip", "install", "--python", python, "--require-hashes", "-r", PINS_FILE]
+            )
             stamp.write_text(pins)
     return python
 
 
-def generate(python: Path, out: Path) -> None:
-    run(
+def generate_code(python: Path, out: Path) -> None:
+    run_command(
         [
             python,
             "-m",
@@ -69,12 +71,12 @@ def generate(python: Path, out: Path) -> None:
     )
 
 
-def committed(name: str) -> bytes | None:
+def read_committed(name: str) -> bytes | None:
     path = TARGET / name
     return path.read_bytes() if path.exists() else None
 
 
-def run(command: list[str | Path], path: Path | None = None) -> None:
+def run_command(command: list[str | Path], path: Path | None = None) -> None:
     environment = dict(os.environ)
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"

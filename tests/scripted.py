@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from crabtalk.protocol import FrameDecoder, NotFoundError, Server, encode_frame, wire
-from crabtalk.transport import Door, Limits, Listener, listen_unix
+from crabtalk.transport import Listener, ListenOptions, TransportLimits, listen_unix
 
 
 class ScriptedServer(Server):
@@ -26,7 +26,7 @@ class ScriptedServer(Server):
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
         """Answers when `release` is set: a unary request that takes its time."""
-        async with self.noted(f"send {request.content}"):
+        async with self.record_outcome(f"send {request.content}"):
             await self.release.wait()
         return wire.SendResponse(agent=request.agent, content=request.content)
 
@@ -35,7 +35,7 @@ class ScriptedServer(Server):
         return bytes(int(request))
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        async with self.noted(request.content):
+        async with self.record_outcome(request.content):
             yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent))
             verb, _, number = request.content.partition(" ")
             if verb in ("count", "flood"):
@@ -53,22 +53,22 @@ class ScriptedServer(Server):
     async def subscribe_events(
         self, request: wire.SubscribeEvents
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        async with self.noted("subscribe_events"):
+        async with self.record_outcome("subscribe_events"):
             yield wire.AgentEventMsg(agent=request.agent, sender=request.sender)
             await asyncio.Event().wait()
 
     @asynccontextmanager
-    async def noted(self, name: str) -> AsyncIterator[None]:
-        await self.note(self.started, name)
+    async def record_outcome(self, name: str) -> AsyncIterator[None]:
+        await self.record_event(self.started, name)
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
-            await self.note(self.ended, f"{name}: cancelled")
+            await self.record_event(self.ended, f"{name}: cancelled")
             raise
         else:
-            await self.note(self.ended, f"{name}: completed")
+            await self.record_event(self.ended, f"{name}: completed")
 
-    async def note(self, where: list[str], what: str) -> None:
+    async def record_event(self, where: list[str], what: str) -> None:
         where.append(what)
         async with self.changed:
             self.changed.notify_all()
@@ -83,12 +83,16 @@ class ScriptedServer(Server):
 
 
 @asynccontextmanager
-async def listening(
-    server: Server, path: Path, *, limits: Limits | None = None, door: Door | None = None
+async def open_listener(
+    server: Server,
+    path: Path,
+    *,
+    limits: TransportLimits | None = None,
+    door: ListenOptions | None = None,
 ) -> AsyncIterator[Listener]:
     """A Listener on a Unix socket at `path`."""
     listener = Listener(server, limits)
-    listener.open(listen_unix(path), door or Door("unix"))
+    listener.open(listen_unix(path), door or ListenOptions("unix"))
     try:
         yield listener
     finally:
@@ -105,11 +109,11 @@ class RawPeer:
         self._ready: list[wire.ServerMessage] = []
 
     @classmethod
-    async def unix(cls, path: Path) -> "RawPeer":
+    async def connect_unix(cls, path: Path) -> "RawPeer":
         return cls(*await asyncio.open_unix_connection(path))
 
     @classmethod
-    async def tcp(cls, port: int, host: str = "127.0.0.1") -> "RawPeer":
+    async def connect_tcp(cls, port: int, host: str = "127.0.0.1") -> "RawPeer":
         return cls(*await asyncio.open_connection(host, port))
 
     @property
@@ -149,9 +153,9 @@ class RawPeer:
             await self.writer.wait_closed()
 
 
-def ping() -> wire.ClientMessage:
+def make_ping() -> wire.ClientMessage:
     return wire.ClientMessage(ping=wire.Ping())
 
 
-def stream(content: str, agent: str = "crab") -> wire.ClientMessage:
+def make_stream(content: str, agent: str = "crab") -> wire.ClientMessage:
     return wire.ClientMessage(stream=wire.StreamMsg(agent=agent, content=content))

@@ -12,17 +12,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-PAUSE = 0.002
-STAT = Path("/proc/stat")
+TICK = 0.002
+PROC_STAT = Path("/proc/stat")
 
 
 @asynccontextmanager
-async def stalls() -> AsyncIterator[list[float]]:
+async def measure_loop_latency() -> AsyncIterator[list[float]]:
     """Seconds, each time it was due, without those in which a thread of this process stood in line
     for a core, or a core was stolen. Blocking calls count, and threads that hold the interpreter.
     """
     late: list[float] = []
-    task = asyncio.ensure_future(tick(late))
+    task = asyncio.ensure_future(record_latency(late))
     try:
         yield late
     finally:
@@ -30,31 +30,31 @@ async def stalls() -> AsyncIterator[list[float]]:
         await asyncio.wait([task])
 
 
-async def tick(late: list[float]) -> None:
-    line = Line()
-    line.stood()
+async def record_latency(late: list[float]) -> None:
+    line = RunQueueWait()
+    line.read_longest_wait()
     while True:
-        begun = time.monotonic() - stolen()
-        await asyncio.sleep(PAUSE)
-        late.append(time.monotonic() - stolen() - begun - PAUSE - line.stood())
+        begun = time.monotonic() - read_steal_time()
+        await asyncio.sleep(TICK)
+        late.append(time.monotonic() - read_steal_time() - begun - TICK - line.read_longest_wait())
 
 
-def stolen() -> float:
+def read_steal_time() -> float:
     """Seconds that a host has given cores of this machine to others of its guests. To whatever ran
     on them here it looks as if it had taken that long. None, where the system does not say."""
-    if not STAT.exists():
+    if not PROC_STAT.exists():
         return 0.0
-    first, *_ = STAT.read_text().splitlines()
+    first, *_ = PROC_STAT.read_text().splitlines()
     return int(first.split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
-class Line:
+class RunQueueWait:
     """Where threads of this process wait for a core."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def stood(self) -> float:
+    def read_longest_wait(self) -> float:
         """Seconds since it was last asked, of the one that stood there longest: of several at once
         each would else count for itself."""
         before, self._seen = self._seen, {}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from crabtalk.environment import NETWORK, child_environment
+from crabtalk.environment import NETWORK_VARIABLES, build_child_environment
 
 FULL = {
     "PATH": "/bin",
@@ -25,17 +25,19 @@ FULL = {
 @pytest.mark.req("trust.environment")
 def test_a_child_gets_the_basic_variables_and_no_others() -> None:
     kept = {"PATH", "HOME", "LANG", "LC_TIME", "TERM", "TZ"}
-    assert child_environment(environ=FULL) == {name: FULL[name] for name in kept}
+    assert build_child_environment(environ=FULL) == {name: FULL[name] for name in kept}
 
 
 @pytest.mark.req("trust.environment")
 def test_named_variables_are_passed_where_they_are_set_and_added_ones_win() -> None:
-    found = child_environment(["GITHUB_TOKEN", "ABSENT"], {"TERM": "dumb"}, environ=FULL)
+    found = build_child_environment(["GITHUB_TOKEN", "ABSENT"], {"TERM": "dumb"}, environ=FULL)
     assert found["GITHUB_TOKEN"] == "gh-secret"
     assert found["TERM"] == "dumb"
     assert "ABSENT" not in found
     assert "HTTPS_PROXY" not in found
-    assert child_environment(NETWORK, environ=FULL)["HTTPS_PROXY"] == "http://proxy:1"
+    assert (
+        build_child_environment(NETWORK_VARIABLES, environ=FULL)["HTTPS_PROXY"] == "http://proxy:1"
+    )
 
 
 @pytest.mark.req("trust.environ_file")

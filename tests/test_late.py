@@ -12,7 +12,7 @@ PACKAGES = [
 ]
 
 
-def modules_after(code: str) -> set[str]:
+def list_modules_after(code: str) -> set[str]:
     """What a process has loaded that ran just this."""
     command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -30,13 +30,15 @@ def test_every_name_a_package_promises_is_there(name: str) -> None:
         package.Nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["default_home", "replace_file", "remove_leftovers", "RunFiles"])
+@pytest.mark.parametrize(
+    "name", ["default_home", "replace_file", "remove_stale_temporary_files", "RunFiles"]
+)
 def test_whoever_needs_a_file_of_the_home_loads_no_wire_and_no_loop(name: str) -> None:
-    loaded = modules_after(f"from crabtalk.transport import {name}")
+    loaded = list_modules_after(f"from crabtalk.transport import {name}")
     assert loaded.isdisjoint({"asyncio", "google.protobuf", "crabtalk.protocol", "ssl"})
 
 
 def test_a_client_loads_no_listener() -> None:
-    loaded = modules_after("import crabtalk.client")
+    loaded = list_modules_after("import crabtalk.client")
     assert "crabtalk.transport.link" in loaded
     assert "crabtalk.transport.listener" not in loaded

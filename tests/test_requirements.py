@@ -10,25 +10,25 @@ from typing import TypeGuard
 ROOT = Path(__file__).parents[1]
 
 
-def requirements() -> dict[str, dict[str, str]]:
+def load_requirements() -> dict[str, dict[str, str]]:
     return tomllib.loads((ROOT / "tests" / "requirements.toml").read_text())
 
 
-def files_with_tests() -> list[Path]:
+def list_test_files() -> list[Path]:
     return sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")])
 
 
-def named_in(source: str) -> Iterator[str]:
+def find_requirement_ids(source: str) -> Iterator[str]:
     """The ids that the test functions of a file carry, each by itself or all by `pytestmark`."""
     tree = ast.parse(source)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     places = [tree.body, *(each.body for each in classes)]
     tests = [node for place in places for node in place if is_test(node)]
     for test in tests:
-        yield from ids_of(test.decorator_list)
+        yield from find_mark_ids(test.decorator_list)
     for node in tree.body:
         if tests and isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-            yield from ids_of([node.value])
+            yield from find_mark_ids([node.value])
 
 
 def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -37,7 +37,7 @@ def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
     return node.name.startswith("test_")
 
 
-def ids_of(marks: Iterable[ast.expr]) -> Iterator[str]:
+def find_mark_ids(marks: Iterable[ast.expr]) -> Iterator[str]:
     for node in (each for mark in marks for each in ast.walk(mark)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             (name,) = node.args
@@ -45,29 +45,29 @@ def ids_of(marks: Iterable[ast.expr]) -> Iterator[str]:
                 yield str(name.value)
 
 
-def unshown(known: set[str], named: set[str]) -> set[str]:
+def find_untested(known: set[str], named: set[str]) -> set[str]:
     return known - named
 
 
-def unknown(known: set[str], named: set[str]) -> set[str]:
+def find_unknown(known: set[str], named: set[str]) -> set[str]:
     return named - known
 
 
 @cache
-def named() -> set[str]:
-    return {name for path in files_with_tests() for name in named_in(path.read_text())}
+def list_tested_ids() -> set[str]:
+    return {name for path in list_test_files() for name in find_requirement_ids(path.read_text())}
 
 
 def test_every_requirement_is_shown_by_a_test() -> None:
-    assert unshown(set(requirements()), named()) == set()
+    assert find_untested(set(load_requirements()), list_tested_ids()) == set()
 
 
 def test_every_id_in_a_test_is_a_requirement() -> None:
-    assert unknown(set(requirements()), named()) == set()
+    assert find_unknown(set(load_requirements()), list_tested_ids()) == set()
 
 
 def test_every_requirement_says_what_and_where_from() -> None:
-    for name, entry in requirements().items():
+    for name, entry in load_requirements().items():
         assert entry.keys() == {"source", "text"}, name
         assert entry["source"], name
         assert entry["text"].endswith("."), name
@@ -82,7 +82,7 @@ async def test_one(x): ...
 @pytest.mark.req("not.a.test")
 def helper(): ...
 """
-    ids = set(named_in(source))
+    ids = set(find_requirement_ids(source))
     assert ids == {"a.b"}
-    assert unshown({"a.b", "c.d"}, ids) == {"c.d"}
-    assert unknown({"c.d"}, ids) == {"a.b"}
+    assert find_untested({"a.b", "c.d"}, ids) == {"c.d"}
+    assert find_unknown({"c.d"}, ids) == {"a.b"}

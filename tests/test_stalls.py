@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from tests.stalls import stalls
+from tests.stalls import measure_loop_latency
 
 
 @pytest.mark.clock
 async def test_a_loop_that_is_held_up_is_seen() -> None:
-    async with stalls() as late:
+    async with measure_loop_latency() as late:
         await asyncio.sleep(0.05)
         time.sleep(0.2)  # noqa: ASYNC251 - as a call that blocks would
         await asyncio.sleep(0.05)
@@ -22,7 +22,7 @@ async def test_a_loop_that_is_held_up_is_seen() -> None:
 
 @pytest.mark.clock
 async def test_a_thread_that_holds_the_interpreter_is_seen() -> None:
-    async with stalls() as late:
+    async with measure_loop_latency() as late:
         await asyncio.sleep(0.02)
         # One call of C, which lets nobody in.
         await asyncio.to_thread(sum, range(12_000_000))
@@ -36,12 +36,12 @@ def test_a_machine_that_looks_away_is_not_blamed_on_the_loop() -> None:
     """With others on the one core that it may use."""
     script = """
 import asyncio, os, subprocess, sys, time
-from tests.stalls import stalls
+from tests.stalls import measure_loop_latency
 
 async def main():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-    async with stalls() as late:
+    async with measure_loop_latency() as late:
         await asyncio.sleep(0.05)
         begun = time.monotonic()
         sum(range(3_000_000))

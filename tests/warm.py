@@ -26,30 +26,30 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-HEARTH = Path(__file__).with_name("hearth.py")
+FORK_SERVER = Path(__file__).with_name("hearth.py")
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
 # No test waits longer for a process to end, unless it says so.
 PATIENCE = 50
 # What Python reads as it starts, and never again: a program is loaded anew for another value.
-READ_AT_START = ("LANG", "LC_", "PYTHON")
+STARTUP_VARIABLES = ("LANG", "LC_", "PYTHON")
 
 
-class Started:
+class ForkedProcess:
     """A process, as asyncio would have it."""
 
     def __init__(self, news: int, stdin: int | None, *others: int | None) -> None:
-        self._news = news
+        self._status_socket = news
         self._status: int | None = None
-        self.pid = self._hear()
+        self.pid = self._read_number()
         self.stdin = FileIO(stdin, "wb") if stdin is not None else None
-        self._out, self._err = (Pipe(end) if end is not None else None for end in others)
+        self._out, self._err = (OutputPipe(end) if end is not None else None for end in others)
         self.stdout = self._out.stream if self._out is not None else None
         self.stderr = self._err.stream if self._err is not None else None
 
     @property
     def returncode(self) -> int | None:
-        if self._status is None and select.select([self._news], [], [], 0)[0]:
-            self._bury()
+        if self._status is None and select.select([self._status_socket], [], [], 0)[0]:
+            self._reap()
         return self._status
 
     def send_signal(self, number: int) -> None:
@@ -63,51 +63,51 @@ class Started:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def ended(self) -> int:
+    def wait_blocking(self) -> int:
         """Its status, for who has no loop."""
-        if self._status is None and not select.select([self._news], [], [], PATIENCE)[0]:
+        if self._status is None and not select.select([self._status_socket], [], [], PATIENCE)[0]:
             self.kill()
             raise AssertionError(f"process {self.pid} does not end")
-        return self._bury()
+        return self._reap()
 
     async def wait(self) -> int:
         if self._status is None:
-            await readable(self._news)
-        return self._bury()
+            await wait_readable(self._status_socket)
+        return self._reap()
 
     async def communicate(self, typed: bytes = b"") -> tuple[bytes, bytes]:
         """All it says. What it does not read of what is typed is no error."""
         _, out, err = await asyncio.gather(
-            asyncio.to_thread(put, self.stdin, typed) if typed else closed(self.stdin),
-            everything(self.stdout),
-            everything(self.stderr),
+            asyncio.to_thread(write_all, self.stdin, typed) if typed else close_stream(self.stdin),
+            read_all(self.stdout),
+            read_all(self.stderr),
         )
         await self.wait()
         return out, err
 
-    def _bury(self) -> int:
+    def _reap(self) -> int:
         if self._status is None:
-            self._status = self._hear()
-            os.close(self._news)
+            self._status = self._read_number()
+            os.close(self._status_socket)
             for pipe in (self._out, self._err):
                 if pipe is not None:
                     pipe.drain()
         return self._status
 
-    def _hear(self) -> int:
-        data = os.read(self._news, 4)
+    def _read_number(self) -> int:
+        data = os.read(self._status_socket, 4)
         assert data, "what it is forked from has ended"
         (number,) = struct.unpack("=i", data)
         return int(number)
 
 
-class Pipe:
+class OutputPipe:
     """What a process says, read by the loop that runs."""
 
     def __init__(self, end: int) -> None:
         self.stream = asyncio.StreamReader()
-        self._end = end
-        self._is_over = False
+        self._descriptor = end
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end, self._read)
         os.set_blocking(end, False)
@@ -115,27 +115,27 @@ class Pipe:
     def drain(self) -> None:
         """Reads all there is, up to its end unless another process holds on to it."""
         with suppress(BlockingIOError):
-            while not self._is_over:
+            while not self._is_closed:
                 self._read()
 
     def _read(self) -> None:
-        if data := os.read(self._end, 65536):
+        if data := os.read(self._descriptor, 65536):
             self.stream.feed_data(data)
             return
-        self._is_over = True
+        self._is_closed = True
         self.stream.feed_eof()
-        self._loop.remove_reader(self._end)
-        os.close(self._end)
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
 
 
-class Program:
+class ForkedProgram:
     """A command: its path, what it calls (`module:function`), and modules that it imports late.
     It is loaded when it is first started."""
 
     def __init__(self, path: Path, entry: str, *modules: str) -> None:
         self._path = path
-        self._words = (entry, *modules)
-        self._doors: dict[frozenset[tuple[str, str]], socket.socket] = {}
+        self._server_arguments = (entry, *modules)
+        self._fork_servers: dict[frozenset[tuple[str, str]], socket.socket] = {}
         self._lock = Lock()
 
     def start(
@@ -148,7 +148,7 @@ class Program:
         cwd: Path | None = None,
         start_new_session: bool = False,
         has_terminal: bool = False,
-    ) -> Started:
+    ) -> ForkedProcess:
         """As subprocess does it; what it says on a pipe is read by the loop that runs. Whoever has
         a terminal, on its stdin, gets the signals of its keys."""
         environment = dict(os.environ if env is None else env)
@@ -159,24 +159,24 @@ class Program:
             "is_apart": start_new_session or has_terminal,
             "has_terminal": has_terminal,
         }
-        given, kept = zip(*map(ends, range(3), (stdin, stdout, stderr)), strict=True)
+        given, kept = zip(*map(open_stream_ends, range(3), (stdin, stdout, stderr)), strict=True)
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._door(environment), [b"+"], [theirs.fileno(), *given])
+            socket.send_fds(self._get_fork_server(environment), [b"+"], [theirs.fileno(), *given])
         for end in given:
             os.close(end)
         ours.sendall(f"{json.dumps(order)}\n".encode())
-        return Started(ours.detach(), *kept)
+        return ForkedProcess(ours.detach(), *kept)
 
     def run(self, *words: str | Path, **options: Any) -> tuple[int, str, str]:
         """What `said` returns, for who has no loop."""
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(self.said(*words, **options))
+            return loop.run_until_complete(self.run_and_capture(*words, **options))
         finally:
             loop.close()
 
-    async def said(
+    async def run_and_capture(
         self,
         *words: str | Path,
         typed: bytes = b"",
@@ -193,20 +193,22 @@ class Program:
                 process.kill()
         return await process.wait(), out.decode(), err.decode()
 
-    def _door(self, environment: Mapping[str, str]) -> socket.socket:
+    def _get_fork_server(self, environment: Mapping[str, str]) -> socket.socket:
         """To where it is loaded, in the locale of that environment."""
-        read = {(n, v) for n, v in environment.items() if n.startswith(READ_AT_START)}
+        read = {(n, v) for n, v in environment.items() if n.startswith(STARTUP_VARIABLES)}
         with self._lock:
-            if (door := self._doors.get(frozenset(read))) is None:
-                door = self._doors[frozenset(read)] = loaded(self._words, environment)
+            if (door := self._fork_servers.get(frozenset(read))) is None:
+                door = self._fork_servers[frozenset(read)] = start_fork_server(
+                    self._server_arguments, environment
+                )
             return door
 
 
-def loaded(words: tuple[str, ...], environment: Mapping[str, str]) -> socket.socket:
+def start_fork_server(words: tuple[str, ...], environment: Mapping[str, str]) -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         hearth = subprocess.Popen(
-            [sys.executable, "-P", HEARTH, str(theirs.fileno()), *words],
+            [sys.executable, "-P", FORK_SERVER, str(theirs.fileno()), *words],
             pass_fds=[theirs.fileno()],
             stdin=DEVNULL,
             stdout=DEVNULL,
@@ -218,7 +220,7 @@ def loaded(words: tuple[str, ...], environment: Mapping[str, str]) -> socket.soc
     return ours
 
 
-def ends(number: int, stream: int | None) -> tuple[int, int | None]:
+def open_stream_ends(number: int, stream: int | None) -> tuple[int, int | None]:
     """Of a standard stream: what the process gets, and what is kept here of a pipe."""
     if stream == PIPE:
         reading, writing = os.pipe()
@@ -228,7 +230,7 @@ def ends(number: int, stream: int | None) -> tuple[int, int | None]:
     return os.dup(number if stream is None else stream), None
 
 
-async def readable(end: int) -> None:
+async def wait_readable(end: int) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(end, ready.set)
@@ -238,16 +240,16 @@ async def readable(end: int) -> None:
         loop.remove_reader(end)
 
 
-async def everything(stream: asyncio.StreamReader | None) -> bytes:
+async def read_all(stream: asyncio.StreamReader | None) -> bytes:
     return await stream.read() if stream is not None else b""
 
 
-async def closed(stream: FileIO | None) -> None:
+async def close_stream(stream: FileIO | None) -> None:
     if stream is not None:
         stream.close()
 
 
-def put(stream: FileIO | None, typed: bytes) -> None:
+def write_all(stream: FileIO | None, typed: bytes) -> None:
     assert stream is not None
     with suppress(BrokenPipeError), stream:
         rest = memoryview(typed)

@@ -9,4 +9,4 @@ from crabup.cli import main
 PAGE = HelpPage(main, "docs/crabup.md", "apps.crabup.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(PAGE.update())
+    sys.exit(PAGE.update_page())

@@ -9,4 +9,4 @@ from crabtalk_cron.cli import main
 PAGE = HelpPage(main, "apps/cron/README.md", "apps.cron.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(PAGE.update())
+    sys.exit(PAGE.update_page())

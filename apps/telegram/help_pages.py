@@ -9,4 +9,4 @@ from crabtalk_telegram.cli import main
 PAGE = HelpPage(main, "apps/telegram/README.md", "apps.telegram.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(PAGE.update())
+    sys.exit(PAGE.update_page())

@@ -10,9 +10,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from apps.tui.demo_model import Act, Actor, Play, acting
-from apps.tui.demo_svg import Cell, svg
-from apps.tui.tests.chat.terminal import DOWN, ENTER, Daemon, Terminal, chatting, ctrl
+from apps.tui.demo_model import DemoAnswer, DemoModel, Script, run_model_server
+from apps.tui.demo_svg import Cell, render_svg
+from apps.tui.tests.chat.terminal import (
+    DOWN,
+    ENTER,
+    ChatTerminal,
+    KillableDaemon,
+    get_control_key,
+    open_chat,
+)
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -81,49 +88,52 @@ TASKS = {
         {"agent": "scout", "message": "Check the tests"},
     ]
 }
-PLAY: Play = {
+SCRIPT: Script = {
     "Why does": [
-        Act(think="Let me look at the file, and at what it prints.", calls=[READ, RUN]),
-        Act("It stops at noon. I will mend it.", calls=[EDIT]),
-        Act(calls=[RUN]),
-        Act(ANSWER),
+        DemoAnswer(think="Let me look at the file, and at what it prints.", calls=[READ, RUN]),
+        DemoAnswer("It stops at noon. I will mend it.", calls=[EDIT]),
+        DemoAnswer(calls=[RUN]),
+        DemoAnswer(ANSWER),
     ],
     "Make it a page": [
-        Act("Gladly. Two things first:", calls=[("ask_user", QUESTIONS)]),
-        Act("Then it is the **Old Port** and the **Lighthouse**, in metres."),
+        DemoAnswer("Gladly. Two things first:", calls=[("ask_user", QUESTIONS)]),
+        DemoAnswer("Then it is the **Old Port** and the **Lighthouse**, in metres."),
     ],
     "Is anything else": [
-        Act("I will have that looked at.", calls=[("delegate", TASKS)]),
-        Act("Nothing but that there are no tests."),
+        DemoAnswer("I will have that looked at.", calls=[("delegate", TASKS)]),
+        DemoAnswer("Nothing but that there are no tests."),
     ],
     "Find every use": [
-        Act(calls=[("bash", {"command": "grep -n HOURS tides.py"})]),
-        Act("Two uses, both in tides.py.", waits=True),
+        DemoAnswer(calls=[("bash", {"command": "grep -n HOURS tides.py"})]),
+        DemoAnswer("Two uses, both in tides.py.", waits=True),
     ],
-    "Check the tests": [Act(calls=[READ]), Act("There are none to check.", waits=True)],
+    "Check the tests": [
+        DemoAnswer(calls=[READ]),
+        DemoAnswer("There are none to check.", waits=True),
+    ],
     "what do you think": [
-        Act("It is right now. I would still write a *test* for the hour before midnight.")
+        DemoAnswer("It is right now. I would still write a *test* for the hour before midnight.")
     ],
 }
 
 
-async def play(folder: Path) -> None:
+async def play_demo(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch) / "tides"
         work.mkdir()
         (work / "tides.py").write_text(TABLE)
-        async with acting(PLAY) as actor:
-            home = prepared(Path(scratch) / "home", actor)
-            served = Daemon(home)
+        async with run_model_server(SCRIPT) as actor:
+            home = prepare_home(Path(scratch) / "home", actor)
+            served = KillableDaemon(home)
             await served.start()
             try:
-                async with chatting(home, size=SIZE, cwd=work) as terminal:
-                    await scenes(terminal, actor, folder)
+                async with open_chat(home, size=SIZE, cwd=work) as terminal:
+                    await play_scenes(terminal, actor, folder)
             finally:
                 await served.kill()
 
 
-def prepared(home: Path, actor: Actor) -> Path:
+def prepare_home(home: Path, actor: DemoModel) -> Path:
     (home / "agents").mkdir(parents=True, mode=0o700)
     home.chmod(0o700)
     (home / "config.toml").write_text(f'[llm]\nbase_url = "{actor.url}"\nmodel = "demo-model"\n')
@@ -132,63 +142,68 @@ def prepared(home: Path, actor: Actor) -> Path:
     return home
 
 
-async def scenes(terminal: Terminal, actor: Actor, folder: Path) -> None:
-    await terminal.until_view("demo-model")
-    await say(terminal, "Why does the tide table stop at noon?")
-    await terminal.until_view("▸ ○ Allow")
-    terminal.type(ENTER)
-    await terminal.until("Both evening tides")
-    await terminal.until_view("ready")
-    take(terminal, folder / "chat.svg", "A question, the tools it took, and the answer")
+async def play_scenes(terminal: ChatTerminal, actor: DemoModel, folder: Path) -> None:
+    await terminal.wait_for_view("demo-model")
+    await type_message(terminal, "Why does the tide table stop at noon?")
+    await terminal.wait_for_view("▸ ○ Allow")
+    terminal.type_keys(ENTER)
+    await terminal.wait_for_text("Both evening tides")
+    await terminal.wait_for_view("ready")
+    take_screenshot(terminal, folder / "chat.svg", "A question, the tools it took, and the answer")
 
-    await say(terminal, "Make it a page for the harbour office")
-    await terminal.until_view("▸ [ ] Old Port")
-    terminal.type(" " + DOWN + DOWN + " ")
-    await terminal.until_view("▸ [x] Lighthouse")
-    take(terminal, folder / "question.svg", "A form that an agent asks to be filled in")
-    terminal.type(ENTER)
-    await terminal.until_view("▸ ○ metres")
-    terminal.type(ENTER)
-    await terminal.until_view("unit: metres")
-    terminal.type(ENTER)
-    await terminal.until_view("ready")
+    await type_message(terminal, "Make it a page for the harbour office")
+    await terminal.wait_for_view("▸ [ ] Old Port")
+    terminal.type_keys(" " + DOWN + DOWN + " ")
+    await terminal.wait_for_view("▸ [x] Lighthouse")
+    take_screenshot(terminal, folder / "question.svg", "A form that an agent asks to be filled in")
+    terminal.type_keys(ENTER)
+    await terminal.wait_for_view("▸ ○ metres")
+    terminal.type_keys(ENTER)
+    await terminal.wait_for_view("unit: metres")
+    terminal.type_keys(ENTER)
+    await terminal.wait_for_view("ready")
 
-    await say(terminal, "@owl what do you think?")
-    await terminal.until("before midnight")
-    await say(terminal, "Is anything else wrong with it?")
-    await terminal.until_so(lambda: terminal.view.count("  writing") == 2)
-    take(terminal, folder / "agents.svg", "A guest's opinion, and two agents at work for a third")
-    actor.go()
-    await terminal.until_view("ready")
-    terminal.type(ctrl("D"))
-    await terminal.left()
-
-
-async def say(terminal: Terminal, text: str) -> None:
-    await terminal.until_view("ready")
-    terminal.type(text)
-    await terminal.until_view(f"> {text}"[: SIZE[0] - 2])
-    terminal.type(ENTER)
+    await type_message(terminal, "@owl what do you think?")
+    await terminal.wait_for_text("before midnight")
+    await type_message(terminal, "Is anything else wrong with it?")
+    await terminal.wait_until(lambda: terminal.view_text.count("  writing") == 2)
+    take_screenshot(
+        terminal, folder / "agents.svg", "A guest's opinion, and two agents at work for a third"
+    )
+    actor.release()
+    await terminal.wait_for_view("ready")
+    terminal.type_keys(get_control_key("D"))
+    await terminal.wait_for_exit()
 
 
-def take(terminal: Terminal, path: Path, title: str) -> None:
+async def type_message(terminal: ChatTerminal, text: str) -> None:
+    await terminal.wait_for_view("ready")
+    terminal.type_keys(text)
+    await terminal.wait_for_view(f"> {text}"[: SIZE[0] - 2])
+    terminal.type_keys(ENTER)
+
+
+def take_screenshot(terminal: ChatTerminal, path: Path, title: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(svg(settled(terminal), title))
+    path.write_text(render_svg(normalize_screen(terminal), title))
 
 
 CLOCK = re.compile(r"\b\d+(?:\.\d)?m?s\b")
 SPINNER = re.compile("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]")
 
 
-def settled(terminal: Terminal) -> list[list[Cell]]:
+def normalize_screen(terminal: ChatTerminal) -> list[list[Cell]]:
     """What is in view, with every clock at the same time, without empty rows at the end."""
-    rows = [replaced(replaced(list(row), CLOCK, "0.2s"), SPINNER, "⠹") for row in terminal.cells]
+    rows = [
+        replace_cells(replace_cells(list(row), CLOCK, "0.2s"), SPINNER, "⠹")
+        for row in terminal.cells
+    ]
     while rows and not "".join(cell.data for cell in rows[-1]).strip():
         rows.pop()
     return rows
 
 
-def replaced(row: list[Cell], pattern: re.Pattern[str], text: str) -> list[Cell]:
+def replace_cells(row: list[Cell], pattern: re.Pattern[str], text: str) -> list[Cell]:
     width = len(row)
     for found in reversed([*pattern.finditer("".join(cell.data for cell in row))]):
         first, end = found.span()
@@ -197,4 +212,4 @@ def replaced(row: list[Cell], pattern: re.Pattern[str], text: str) -> list[Cell]
 
 
 if __name__ == "__main__":
-    asyncio.run(play(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES))
+    asyncio.run(play_demo(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES))

@@ -15,7 +15,7 @@ from aiohttp import web
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class DemoAnswer:
     """One answer: a thought, words and calls. With `waits` it ends only when it is let."""
 
     say: str = ""
@@ -24,48 +24,50 @@ class Act:
     waits: bool = False
 
 
-Play = Mapping[str, Sequence[Act]]  # by how what was said begins
+Script = Mapping[str, Sequence[DemoAnswer]]  # by how what was said begins
 
 
-class Actor:
-    def __init__(self, play: Play) -> None:
+class DemoModel:
+    def __init__(self, play: Script) -> None:
         self.url = ""
-        self._play = play
-        self._go = asyncio.Event()
+        self._script = play
+        self._released = asyncio.Event()
 
-    def go(self) -> None:
+    def release(self) -> None:
         """Whatever waits ends now."""
-        self._go.set()
+        self._released.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        act = self.act(body["messages"])
+        act = self.choose_answer(body["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for delta in deltas(act):
-            await send(response, {"choices": [{"index": 0, "delta": delta}]})
+        for delta in split_deltas(act):
+            await send_event(response, {"choices": [{"index": 0, "delta": delta}]})
         if act.waits:
-            await self._go.wait()
+            await self._released.wait()
         reason = "tool_calls" if act.calls else "stop"
         usage = {"prompt_tokens": 12_400, "completion_tokens": 300, "total_tokens": 12_700}
-        await send(response, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-        await send(response, {"choices": [], "usage": usage})
+        await send_event(
+            response, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+        )
+        await send_event(response, {"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    def act(self, messages: Sequence[Mapping[str, Any]]) -> Act:
+    def choose_answer(self, messages: Sequence[Mapping[str, Any]]) -> DemoAnswer:
         step = 0
         for message in reversed(messages):
             if message["role"] == "assistant" and message.get("tool_calls"):
                 step += 1
             if message["role"] == "user":
-                for beginning, acts in self._play.items():
+                for beginning, acts in self._script.items():
                     if str(message["content"]).startswith(beginning):
                         return acts[min(step, len(acts) - 1)]
-        return Act("I was not told what to say to that.")
+        return DemoAnswer("I was not told what to say to that.")
 
 
-def deltas(act: Act) -> list[dict[str, Any]]:
+def split_deltas(act: DemoAnswer) -> list[dict[str, Any]]:
     """In small pieces, as models speak."""
     made: list[dict[str, Any]] = []
     for field, text in (("reasoning_content", act.think), ("content", act.say)):
@@ -78,14 +80,14 @@ def deltas(act: Act) -> list[dict[str, Any]]:
     return made
 
 
-async def send(response: web.StreamResponse, event: Mapping[str, Any]) -> None:
+async def send_event(response: web.StreamResponse, event: Mapping[str, Any]) -> None:
     await response.write(f"data: {json.dumps(event)}\n\n".encode())
 
 
 @asynccontextmanager
-async def acting(play: Play) -> AsyncIterator[Actor]:
+async def run_model_server(play: Script) -> AsyncIterator[DemoModel]:
     """A server on loopback, in this process."""
-    actor = Actor(play)
+    actor = DemoModel(play)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", actor.answer)
     runner = web.AppRunner(app)
@@ -96,5 +98,5 @@ async def acting(play: Play) -> AsyncIterator[Actor]:
         actor.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         yield actor
     finally:
-        actor.go()
+        actor.release()
         await runner.cleanup()

@@ -5,11 +5,11 @@ from html import escape
 from itertools import groupby
 from typing import Any
 
-CELL, ROW, MARGIN, BAR = 8.4, 18, 14, 30  # pixels
+CELL_WIDTH, ROW_HEIGHT, MARGIN, TITLE_BAR_HEIGHT = 8.4, 18, 14, 30  # pixels
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-PAPER, INK = "#1b1e28", "#d6dae4"
+BACKGROUND, FOREGROUND = "#1b1e28", "#d6dae4"
 COLOURS = {
-    "default": INK,
+    "default": FOREGROUND,
     "black": "#3b4252",
     "red": "#ef7a85",
     "green": "#9ccf8f",
@@ -25,13 +25,13 @@ DOTS = ("#ef7a85", "#ebc17a", "#9ccf8f")
 Cell = Any  # pyte's: a character and how it looks
 
 
-def svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
-    width = MARGIN * 2 + CELL * max(map(len, rows))
-    height = BAR + MARGIN * 2 + ROW * len(rows)
+def render_svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
+    width = MARGIN * 2 + CELL_WIDTH * max(map(len, rows))
+    height = TITLE_BAR_HEIGHT + MARGIN * 2 + ROW_HEIGHT * len(rows)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="{width:.0f}" height="{height}" rx="9" fill="{PAPER}"/>',
+        f'<rect width="{width:.0f}" height="{height}" rx="9" fill="{BACKGROUND}"/>',
         *(
             f'<circle cx="{20 + 18 * number}" cy="16" r="5.5" fill="{colour}"/>'
             for number, colour in enumerate(DOTS)
@@ -39,27 +39,28 @@ def svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
         f'<g font-family="{FONT}" font-size="14">',
     ]
     for y, row in enumerate(rows):
-        parts += drawn(row, BAR + MARGIN + ROW * y)
+        parts += render_row(row, TITLE_BAR_HEIGHT + MARGIN + ROW_HEIGHT * y)
     return "\n".join([*parts, "</g>", "</svg>", ""])
 
 
-def drawn(row: Sequence[Cell], top: int) -> list[str]:
+def render_row(row: Sequence[Cell], top: int) -> list[str]:
     """Runs of cells that look the same, each placed by itself: fonts differ in their widths."""
     parts: list[str] = []
-    for look, run in groupby(range(len(row)), key=lambda x: look_of(row[x])):
+    for look, run in groupby(range(len(row)), key=lambda x: get_cell_style(row[x])):
         columns = list(run)
         ink, paper, is_bold, is_italic, is_underlined, is_faint = look
-        left, wide = MARGIN + CELL * columns[0], CELL * len(columns)
-        if paper != PAPER:
+        left, wide = MARGIN + CELL_WIDTH * columns[0], CELL_WIDTH * len(columns)
+        if paper != BACKGROUND:
             parts.append(
-                f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{ROW}" fill="{paper}"/>'
+                f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{ROW_HEIGHT}" '
+                f'fill="{paper}"/>'
             )
         # Browsers leave out spaces at both ends, and would stretch what is left to the width.
         inked = [x for x in columns if row[x].data != " "]
         if not inked:
             continue
         shown = range(inked[0], inked[-1] + 1)
-        left, wide = MARGIN + CELL * shown[0], CELL * len(shown)
+        left, wide = MARGIN + CELL_WIDTH * shown[0], CELL_WIDTH * len(shown)
         text = "".join(row[x].data for x in shown).replace(" ", "\N{NO-BREAK SPACE}")
         style = f'fill="{ink}"'
         style += ' font-weight="bold"' if is_bold else ""
@@ -73,15 +74,15 @@ def drawn(row: Sequence[Cell], top: int) -> list[str]:
     return parts
 
 
-def look_of(cell: Cell) -> tuple[str, str, bool, bool, bool, bool]:
-    ink, paper = colour_of(cell.fg, INK), colour_of(cell.bg, PAPER)
+def get_cell_style(cell: Cell) -> tuple[str, str, bool, bool, bool, bool]:
+    ink, paper = resolve_colour(cell.fg, FOREGROUND), resolve_colour(cell.bg, BACKGROUND)
     if cell.reverse:
         ink, paper = paper, ink
     # What blinks is faint: see the terminal it comes from.
     return ink, paper, cell.bold, cell.italics, cell.underscore, cell.blink
 
 
-def colour_of(name: str, default: str) -> str:
+def resolve_colour(name: str, default: str) -> str:
     if name == "default":
         return default
     if name in COLOURS:

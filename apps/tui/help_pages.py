@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from apps.help_page import ROOT, HelpPage, update
-from apps.tui.man_page import MAN_PAGE, man_page
+from apps.help_page import ROOT, HelpPage, update_pages
+from apps.tui.man_page import MAN_PAGE, render_man_page
 from crabtalk_tui.cli import main
 
 SCRIPT = "apps.tui.help_pages"
@@ -16,27 +16,36 @@ PAGES = [
     HelpPage(main, path, SCRIPT)
     for path in ("docs/memory.md", "apps/tui/README.md", "docs/commands.md")
 ]
-REST = re.compile(r"(<!-- help: the rest -->\n)(.*?)(<!-- end of the rest -->)", re.DOTALL)
+REMAINING_COMMANDS = re.compile(
+    r"(<!-- help: the rest -->\n)(.*?)(<!-- end of the rest -->)", re.DOTALL
+)
 
 
-def fresh(page: HelpPage, text: str) -> str:
+def refresh_page(page: HelpPage, text: str) -> str:
     """With every block as it should be; what other pages show is not among the rest."""
-    named = {word for other in PAGES if other is not page for word in page.shown(other.text())}
-    named.update(page.shown(REST.sub("", text)))
-    rest = [name for name in page.commands() if name not in named]
-    return page.fresh(REST.sub(lambda found: f"{found[1]}\n{blocks(rest)}{found[3]}", text))
+    named = {
+        word
+        for other in PAGES
+        if other is not page
+        for word in page.list_shown_commands(other.read_page())
+    }
+    named.update(page.list_shown_commands(REMAINING_COMMANDS.sub("", text)))
+    rest = [name for name in page.list_commands() if name not in named]
+    return page.refresh_blocks(
+        REMAINING_COMMANDS.sub(lambda found: f"{found[1]}\n{render_blocks(rest)}{found[3]}", text)
+    )
 
 
-def blocks(commands: list[str]) -> str:
+def render_blocks(commands: list[str]) -> str:
     paths = (" ".join(["crabtalk", *command.split()]) for command in commands)
     return "".join(f"<!-- help: {path} -->\n\n```text\n```\n\n" for path in paths)
 
 
-def pages() -> dict[Path, str]:
+def render_pages() -> dict[Path, str]:
     """Each page and the manual, as they should be."""
-    found = {ROOT / page.path: fresh(page, page.text()) for page in PAGES}
-    return {ROOT / MAN_PAGE: man_page(list(PAGES[0].contexts())), **found}
+    found = {ROOT / page.path: refresh_page(page, page.read_page()) for page in PAGES}
+    return {ROOT / MAN_PAGE: render_man_page(list(PAGES[0].iterate_contexts())), **found}
 
 
 if __name__ == "__main__":
-    sys.exit(update(pages(), SCRIPT))
+    sys.exit(update_pages(render_pages(), SCRIPT))

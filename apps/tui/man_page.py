@@ -67,44 +67,44 @@ The daemon's home: configuration, agents, conversations, logs.
 """
 
 
-def man_page(contexts: Sequence[click.Context]) -> str:
+def render_man_page(contexts: Sequence[click.Context]) -> str:
     """`contexts` are those of every command, the first of them that of `crabtalk` itself."""
     root, *rest = contexts
-    lines = [HEAD + DESCRIPTION + ".SH OPTIONS", *options(root), ".SH COMMANDS"]
+    lines = [HEAD + DESCRIPTION + ".SH OPTIONS", *render_options(root), ".SH COMMANDS"]
     for context in rest:
-        lines += section(context)
+        lines += render_section(context)
     return "\n".join(lines) + "\n" + TAIL
 
 
-def section(context: click.Context) -> Iterator[str]:
+def render_section(context: click.Context) -> Iterator[str]:
     command = context.command
     usage = " ".join(command.collect_usage_pieces(context))
-    yield f".SS {escaped(f'{context.command_path} {usage}')}"
-    for number, paragraph in enumerate(paragraphs(command.help or "")):
+    yield f".SS {escape_roff(f'{context.command_path} {usage}')}"
+    for number, paragraph in enumerate(render_paragraphs(command.help or "")):
         if number:
             yield ".PP"
         yield paragraph
-    yield from options(context)
+    yield from render_options(context)
 
 
-def paragraphs(text: str) -> Iterator[str]:
+def render_paragraphs(text: str) -> Iterator[str]:
     for paragraph in re.split(r"\n\s*\n", cleandoc(text)):
         is_as_it_is, _, rest = paragraph.strip().partition("\b\n")
         if is_as_it_is:
-            yield escaped(" ".join(paragraph.split()))
+            yield escape_roff(" ".join(paragraph.split()))
         else:
-            yield "\n".join([".nf", *(escaped(line) for line in rest.splitlines()), ".fi"])
+            yield "\n".join([".nf", *(escape_roff(line) for line in rest.splitlines()), ".fi"])
 
 
-def options(context: click.Context) -> Iterator[str]:
+def render_options(context: click.Context) -> Iterator[str]:
     for option in context.command.params:
         record = option.get_help_record(context) if isinstance(option, click.Option) else None
         if record is not None:
             names, text = record
-            yield f".TP\n.B {escaped(names)}\n{escaped(text)}"
+            yield f".TP\n.B {escape_roff(names)}\n{escape_roff(text)}"
 
 
-def escaped(text: str) -> str:
+def escape_roff(text: str) -> str:
     """As roff leaves it: no hyphens from minus signs, no commands from dots and quotes, and what
     is not ASCII by its number, which needs nobody to guess the encoding."""
     text = text.replace("\\", "\\e").replace("-", "\\-")

@@ -9,4 +9,4 @@ from crabtalk_web.cli import main
 PAGE = HelpPage(main, "apps/web/README.md", "apps.web.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(PAGE.update())
+    sys.exit(PAGE.update_page())

@@ -12,11 +12,11 @@ PAGE = Path(__file__).parent / "src" / "crabtalk_web" / "page"
 # In the order in which they overrule each other; what is new goes last.
 SHEETS = ("tokens", "base", "shell", "list", "conversation", "composer", "forms", "rows", "code")
 # Started by name, and not imported by the page.
-APART = {"app.js", "theme.js", "worker.js", "crypto/blob_worker.js"}
+NOT_LINKED = {"app.js", "theme.js", "worker.js", "crypto/blob_worker.js"}
 BLOCK = re.compile(r"(?<=<!-- files -->\n).*?(?=^ *<!-- /files -->)", re.DOTALL | re.MULTILINE)
 
 
-def links() -> str:
+def build_links() -> str:
     modules = sorted(path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*.js"))
     names = [path.stem for path in sorted((PAGE / "style").glob("*.css"))]
     sheets = sorted(names, key=lambda name: SHEETS.index(name) if name in SHEETS else len(SHEETS))
@@ -25,22 +25,22 @@ def links() -> str:
         + [
             f'    <link rel="modulepreload" href="/{module}">\n'
             for module in modules
-            if module not in APART
+            if module not in NOT_LINKED
         ]
     )
 
 
-def fresh() -> str:
-    return BLOCK.sub(lambda _: links(), (PAGE / "index.html").read_text("utf-8"))
+def render_index() -> str:
+    return BLOCK.sub(lambda _: build_links(), (PAGE / "index.html").read_text("utf-8"))
 
 
 def main() -> int:
     index = PAGE / "index.html"
-    if index.read_text("utf-8") == fresh():
+    if index.read_text("utf-8") == render_index():
         return 0
     if "--check" in sys.argv:
         sys.exit("index.html is stale: run python -m apps.web.page_files")
-    index.write_text(fresh(), "utf-8")
+    index.write_text(render_index(), "utf-8")
     return 0
 
 

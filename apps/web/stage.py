@@ -27,29 +27,36 @@ from PIL import Image
 
 import crabtalk_web
 from apps.web.tests.browser import plays
-from apps.web.tests.gateway.phone import Phone, Session, phone
-from apps.web.tests.gateway.world import let_in
-from crabtalk.hooks.tool import Tool, ToolHook
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession, open_device
+from apps.web.tests.gateway.world import pair_with_device
+from crabtalk.hooks.tool import AgentTool, ToolHook
 from crabtalk.runtime import ToolDispatch
-from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Pairing, RelayHttp, Store
-from crabtalk_web.gateway.files import picture
-from crabtalk_web.relay import Limits, Relay, RelayConfig
-from crabtalk_web.relay.registration import Mode
+from crabtalk_web.gateway import (
+    GatewayConfig,
+    MachinePairing,
+    RelayCredentials,
+    RelayHttp,
+    WebFolder,
+    WebGateway,
+)
+from crabtalk_web.gateway.files import describe_image
+from crabtalk_web.relay import RelayConfig, RelayLimits, RelayServer
+from crabtalk_web.relay.registration import RegistrationMode
 from crabtalk_web.sealing import DataSealer, new_key, to_backup_text, to_base64, wrap_key
-from crabtalk_web.stream import derived_id
-from tests.daemon.served import CONFIG, Served, served
-from tests.model_server import Connection
+from crabtalk_web.stream import derive_id
+from tests.daemon.served import CONFIG, InProcessDaemon, run_daemon
+from tests.model_server import ModelConnection
 
 PAGE = Path(crabtalk_web.__file__).with_name("page")
 PATIENCE = 30
-CAST = ("crab", "owl", "builder", "runner", "asker", "painter", "breaker", "newcomer")
-AGENTS = {name: f'prompt = "You are {name}."\n' for name in CAST}
-LONG = "keeper"
-EVENTS = 10_000
+AGENT_NAMES = ("crab", "owl", "builder", "runner", "asker", "painter", "breaker", "newcomer")
+AGENTS = {name: f'prompt = "You are {name}."\n' for name in AGENT_NAMES}
+LONG_AGENT = "keeper"
+LONG_EVENTS = 10_000
 DAY = 86_400_000
 
 
-class SendFile(Tool):
+class DevSendFileTool(AgentTool):
     """Send a file to the person."""
 
     name: ClassVar[str] = "send_file"
@@ -59,20 +66,20 @@ class SendFile(Tool):
         return "sent"
 
 
-class Sending(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SendFile,)
+class DevSendFileHook(ToolHook):
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (DevSendFileTool,)
 
 
 @dataclass
-class Stage:
+class DevServer:
     """All that runs. `relay` may be stopped, and started again where it was."""
 
     path: Path
-    daemon: Served
-    model: plays.Actor
-    relay: Relay
+    daemon: InProcessDaemon
+    model: plays.DialogueModel
+    relay: RelayServer
     config: GatewayConfig
-    gateway: Gateway | None = None
+    gateway: WebGateway | None = None
     _task: asyncio.Task[None] | None = None
 
     @property
@@ -80,13 +87,13 @@ class Stage:
         return self.relay.url
 
     @property
-    def work(self) -> Path:
+    def work_folder(self) -> Path:
         return self.path / "work"
 
-    async def start_gateway(self, credentials: Credentials) -> Gateway:
-        Store(self.daemon.home).prepare()
-        credentials.save(Store(self.daemon.home).credentials)
-        self.gateway = Gateway(
+    async def start_gateway(self, credentials: RelayCredentials) -> WebGateway:
+        WebFolder(self.daemon.home).prepare()
+        credentials.save(WebFolder(self.daemon.home).credentials_file)
+        self.gateway = WebGateway(
             self.daemon.home, credentials, self.config, grace=0.5, audit_every=1.0
         )
         self._task = asyncio.ensure_future(self.gateway.run())
@@ -106,32 +113,32 @@ class Stage:
 
     async def start_relay(self) -> None:
         config = self.relay.config
-        self.relay = Relay(RelayConfig(**{**slots(config), "port": self.relay.port}))
+        self.relay = RelayServer(RelayConfig(**{**read_slots(config), "port": self.relay.port}))
         await self.relay.__aenter__()
 
     @asynccontextmanager
-    async def asking(self) -> AsyncIterator[Pairing]:
+    async def request_pairing(self) -> AsyncIterator[MachinePairing]:
         """This machine, asking to be let in."""
         async with RelayHttp(self.url) as http:
-            pairing = Pairing(http)
-            await pairing.ask()
+            pairing = MachinePairing(http)
+            await pairing.request_approval()
             yield pairing
 
-    async def release(self) -> None:
+    async def release_model(self) -> None:
         """Has the model go on, once it waits."""
         await self.model.until_waiting()
         self.model.release()
 
 
-def slots(config: Any) -> dict[str, Any]:
+def read_slots(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in config.__slots__}
 
 
 @asynccontextmanager
-async def acting() -> AsyncIterator[plays.Actor]:
-    made = plays.Actor(plays=dict(plays.PLAYS))
+async def serve_dialogue_model() -> AsyncIterator[plays.DialogueModel]:
+    made = plays.DialogueModel(dialogues=dict(plays.DIALOGUES))
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: Connection(made), "127.0.0.1", 0)
+    listener = await loop.create_server(lambda: ModelConnection(made), "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     try:
         yield made
@@ -142,27 +149,31 @@ async def acting() -> AsyncIterator[plays.Actor]:
 
 
 @asynccontextmanager
-async def stage(
+async def run_dev_server(
     path: Path,
     *,
     page: Path = PAGE,
     port: int = 0,
     agents: dict[str, str] = AGENTS,
-    registration: Mode = "open",
-) -> AsyncIterator[Stage]:
+    registration: RegistrationMode = "open",
+) -> AsyncIterator[DevServer]:
     """Without a gateway, and with nobody in yet."""
     work = path / "work"
     work.mkdir(parents=True, exist_ok=True)
     (work / "retry.py").write_text(plays.RETRY)
-    (work / "header.png").write_bytes(drawing(480, 160))
-    limits = Limits(strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000)
+    (work / "header.png").write_bytes(draw_picture(480, 160))
+    limits = RelayLimits(
+        strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000
+    )
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(acting())
+        model = await stack.enter_async_context(serve_dialogue_model())
         daemon = await stack.enter_async_context(
-            served(path, model, config=CONFIG, agents=agents, hooks={"sending": Sending()})
+            run_daemon(
+                path, model, config=CONFIG, agents=agents, hooks={"sending": DevSendFileHook()}
+            )
         )
-        daemon.daemon.asks.deadline = DAY / 1000
-        relay = Relay(
+        daemon.daemon.pending_questions.deadline = DAY / 1000
+        relay = RelayServer(
             RelayConfig(
                 path / "relay",
                 port=port,
@@ -173,7 +184,7 @@ async def stage(
             )
         )
         await relay.__aenter__()
-        made = Stage(path, daemon, model, relay, GatewayConfig(cwd=str(work)))
+        made = DevServer(path, daemon, model, relay, GatewayConfig(cwd=str(work)))
         try:
             yield made
         finally:
@@ -185,61 +196,63 @@ async def stage(
 # ── What there is to see ───────────────────────────────────────────────────────────────────────
 
 
-async def perform(on: Stage, device: Phone) -> None:
+async def have_conversations(on: DevServer, device: DeviceClient) -> None:
     """Has everybody say their part, as told by a device. Some of it goes on."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(talk(device, "crab", plays.WHERE, plays.LONGER, f"@owl {plays.OPINION}"))
-        group.create_task(talk(device, "builder", plays.SURVEY))
-        group.create_task(sketch(device))
-        group.create_task(fail(on, device))
-    runner, asker = await device.session("runner"), await device.session("asker")
-    await device.say(runner, plays.LOGS)
-    await device.say(asker, plays.DEPLOY)
-    await device.until(runner, lambda found: len(found) > 12)
-    await device.until(asker, lambda found: len(found) > 2)
+        group.create_task(
+            send_and_wait(device, "crab", plays.WHERE, plays.LONGER, f"@owl {plays.OPINION}")
+        )
+        group.create_task(send_and_wait(device, "builder", plays.SURVEY))
+        group.create_task(send_sketch(device))
+        group.create_task(have_failing_turns(on, device))
+    runner, asker = await device.wait_for_session("runner"), await device.wait_for_session("asker")
+    await device.send_text(runner, plays.LOGS)
+    await device.send_text(asker, plays.DEPLOY)
+    await device.wait_for_envelopes(runner, lambda found: len(found) > 12)
+    await device.wait_for_envelopes(asker, lambda found: len(found) > 2)
 
 
-async def talk(device: Phone, agent: str, *texts: str) -> None:
-    session = await device.session(agent)
+async def send_and_wait(device: DeviceClient, agent: str, *texts: str) -> None:
+    session = await device.wait_for_session(agent)
     for number, text in enumerate(texts, 1):
-        await device.say(session, text)
-        await device.until_ended(session, number)
+        await device.send_text(session, text)
+        await device.wait_for_turns(session, number)
 
 
-async def sketch(device: Phone) -> None:
-    session = await device.session("painter")
-    data = drawing(960, 540)
-    shown = picture(data)
+async def send_sketch(device: DeviceClient) -> None:
+    session = await device.wait_for_session("painter")
+    data = draw_picture(960, 540)
+    shown = describe_image(data)
     event = {
         "t": "file",
         "ref": await device.upload(session, data),
         "name": "sketch.png",
         "size": len(data),
         "mimeType": "image/png",
-        "image": slots_of(shown),
+        "image": read_fields(shown),
     }
-    envelope = {**device.envelope(event), "time": int(time.time() * 1000)}
-    await device.post(session, {"role": "session", "content": envelope})
-    await device.say(session, plays.PICTURE)
-    await device.until_ended(session)
+    envelope = {**device.build_envelope(event), "time": int(time.time() * 1000)}
+    await device.send_body(session, {"role": "session", "content": envelope})
+    await device.send_text(session, plays.PICTURE)
+    await device.wait_for_turns(session)
 
 
-def slots_of(struct: Any) -> dict[str, Any]:
+def read_fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-async def fail(on: Stage, device: Phone) -> None:
-    session = await device.session("breaker")
-    await device.say(session, plays.STOPPED)
-    await device.until(session, lambda found: len(found) > 2)
+async def have_failing_turns(on: DevServer, device: DeviceClient) -> None:
+    session = await device.wait_for_session("breaker")
+    await device.send_text(session, plays.STOPPED)
+    await device.wait_for_envelopes(session, lambda found: len(found) > 2)
     async with on.daemon.client() as client:
         await client.kill("breaker")
-    await device.until_ended(session, 1)
-    await device.say(session, plays.BROKEN)
-    await device.until_ended(session, 2)
+    await device.wait_for_turns(session, 1)
+    await device.send_text(session, plays.BROKEN)
+    await device.wait_for_turns(session, 2)
 
 
-def drawing(width: int, height: int) -> bytes:
+def draw_picture(width: int, height: int) -> bytes:
     """A picture with something in it: a sunset, roughly."""
     made = Image.linear_gradient("L").resize((width, height))
     red = made.point([255 - value // 4 for value in range(256)])
@@ -252,46 +265,51 @@ def drawing(width: int, height: int) -> bytes:
 # ── Much of it ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def keep_much(device: Phone, events: int = EVENTS) -> Session:
+async def create_long_session(device: DeviceClient, events: int = LONG_EVENTS) -> DeviceSession:
     """A session whose machine is away, with that many events in it."""
     key = new_key()
-    session = Session(to_base64(key)[:8], key)
-    metadata = {"name": LONG, "host": "attic", "path": "/", "summary": {"text": "A long story"}}
-    told = await device.ask(
+    session = DeviceSession(to_base64(key)[:8], key)
+    metadata = {
+        "name": LONG_AGENT,
+        "host": "attic",
+        "path": "/",
+        "summary": {"text": "A long story"},
+    }
+    told = await device.request(
         "POST",
         "/v1/sessions",
         {
-            "tag": derived_id("long", session.id),
+            "tag": derive_id("long", session.id),
             "metadata": session.sealer.seal(metadata),
             "dataEncryptionKey": to_base64(wrap_key(device.secret.content_keys.public, key)),
         },
     )
     session.id = told["session"]["id"]
-    bodies = long_story(events, int(time.time() * 1000) - DAY)
+    bodies = build_long_session(events, int(time.time() * 1000) - DAY)
     sealer = DataSealer(key)
     for first in range(0, len(bodies), 100):
         messages = [
             {"content": sealer.seal(body), "localId": f"long-{first + number}"}
             for number, body in enumerate(bodies[first : first + 100])
         ]
-        await device.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
+        await device.request("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
     return session
 
 
-def long_story(events: int, start: int) -> list[dict[str, Any]]:
+def build_long_session(events: int, start: int) -> list[dict[str, Any]]:
     """So many or a few more: turns, each with words, reasoning, a call, its result, an answer."""
     bodies: list[dict[str, Any]] = []
     number = 0
     while len(bodies) < events:
         number += 1
-        turn, asked = derived_id("turn", number), f"Question {number}: how is part {number} built?"
+        turn, asked = derive_id("turn", number), f"Question {number}: how is part {number} built?"
         said: list[dict[str, Any]] = [
             {"t": "text", "text": asked},
             {"t": "turn-start"},
             {"t": "text", "text": f"Part {number} is near the others.", "thinking": True},
             {
                 "t": "tool-call-start",
-                "call": derived_id("call", number),
+                "call": derive_id("call", number),
                 "name": "bash",
                 "title": f"Run `grep -n part{number}`",
                 "description": f"Run `grep -n part{number}`",
@@ -299,15 +317,15 @@ def long_story(events: int, start: int) -> list[dict[str, Any]]:
             },
             {
                 "t": "tool-call-end",
-                "call": derived_id("call", number),
+                "call": derive_id("call", number),
                 "result": "\n".join(f"part{number}.py:{line}: build()" for line in range(8)),
             },
-            {"t": "text", "text": answer(number)},
+            {"t": "text", "text": build_long_answer(number)},
             {"t": "turn-end", "status": "completed"},
         ]
         for event in said:
             envelope = {
-                "id": derived_id("event", len(bodies)),
+                "id": derive_id("event", len(bodies)),
                 "time": start + len(bodies) * 1000,
                 "ev": event,
             }
@@ -316,7 +334,7 @@ def long_story(events: int, start: int) -> list[dict[str, Any]]:
     return bodies
 
 
-def answer(number: int) -> str:
+def build_long_answer(number: int) -> str:
     if number % 3 == 0:
         return (
             f"```python\ndef part{number}():\n    return build({number})\n```\nThat is all of it."
@@ -329,7 +347,7 @@ def answer(number: int) -> str:
 # ── As a program ───────────────────────────────────────────────────────────────────────────────
 
 
-async def pace(model: plays.Actor) -> None:
+async def release_model(model: plays.DialogueModel) -> None:
     while True:
         model.release()
         await asyncio.sleep(0.04)
@@ -340,24 +358,27 @@ async def main(options: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     with tempfile.TemporaryDirectory(prefix="crabtalk-stage-") as folder:
-        async with stage(Path(folder), port=options.port) as on, phone(on.url) as device:
-            pacing = asyncio.ensure_future(pace(on.model))
+        async with (
+            run_dev_server(Path(folder), port=options.port) as on,
+            open_device(on.url) as device,
+        ):
+            pacing = asyncio.ensure_future(release_model(on.model))
             if options.fresh:
-                async with on.asking() as pairing:
-                    tell(f"machine  {pairing.link}")
-                    await on.start_gateway(await pairing.wait())
-                tell("it was let in")
+                async with on.request_pairing() as pairing:
+                    print_line(f"machine  {pairing.link}")
+                    await on.start_gateway(await pairing.wait_for_approval())
+                print_line("it was let in")
             else:
-                await on.start_gateway(await let_in(device, on.url))
-                await perform(on, device)
-                await keep_much(device, options.events)
-                tell(f"page   {on.url}/")
-                tell(f"words  {to_backup_text(device.secret.secret)}")
+                await on.start_gateway(await pair_with_device(device, on.url))
+                await have_conversations(on, device)
+                await create_long_session(device, options.events)
+                print_line(f"page   {on.url}/")
+                print_line(f"words  {to_backup_text(device.secret.secret)}")
             await over.wait()
             pacing.cancel()
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -366,5 +387,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m apps.web.stage")
     parser.add_argument("--port", type=int, default=0, help="of the relay; any by default")
     parser.add_argument("--fresh", action="store_true", help="let a browser pair with it")
-    parser.add_argument("--events", type=int, default=EVENTS, help="of the long conversation")
+    parser.add_argument("--events", type=int, default=LONG_EVENTS, help="of the long conversation")
     uvloop.run(main(parser.parse_args()))

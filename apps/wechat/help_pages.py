@@ -9,4 +9,4 @@ from crabtalk_wechat.cli import main
 PAGE = HelpPage(main, "apps/wechat/README.md", "apps.wechat.help_pages")
 
 if __name__ == "__main__":
-    sys.exit(PAGE.update())
+    sys.exit(PAGE.update_page())

@@ -10,7 +10,7 @@ The names below load the client when first used, so that a program which wants a
 
 from typing import TYPE_CHECKING
 
-from .late import late
+from .late import load_lazily
 
 if TYPE_CHECKING:
     from .client import Client, ServerError, SyncClient, connect, connect_sync
@@ -24,4 +24,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__getattr__ = late(__name__, {"client": [name for name in __all__ if name != "__version__"]})
+__getattr__ = load_lazily(__name__, {"client": [name for name in __all__ if name != "__version__"]})

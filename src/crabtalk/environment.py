@@ -10,23 +10,34 @@ import sys
 from collections.abc import Iterable, Mapping
 
 # What programs need to find other programs, their user's files, a language and a terminal.
-BASIC = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR")
-BASIC_PREFIX = "LC_"
+BASIC_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+)
+LOCALE_PREFIX = "LC_"
 # macOS asks for the encoding of a user's texts, and takes a slow way where this is missing.
-MACOS = ("__CF_USER_TEXT_ENCODING",)
+MACOS_VARIABLES = ("__CF_USER_TEXT_ENCODING",)
 # How programs reach the network. Proxies are written in either case.
-NETWORK = (
+NETWORK_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
 )
 # For children that run our own interpreter: without these it may not find itself or this package.
-INTERPRETER = ("PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+INTERPRETER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 PR_SET_DUMPABLE = 4
 
 
-def child_environment(
+def build_child_environment(
     names: Iterable[str] = (),
     added: Mapping[str, str] | None = None,
     *,
@@ -34,11 +45,11 @@ def child_environment(
 ) -> dict[str, str]:
     """The basic variables of `environ`, those in `names` where they are set, and `added`, which
     wins."""
-    wanted = {*BASIC, *names, *(MACOS if sys.platform == "darwin" else ())}
+    wanted = {*BASIC_VARIABLES, *names, *(MACOS_VARIABLES if sys.platform == "darwin" else ())}
     found = {
         name: value
         for name, value in environ.items()
-        if name in wanted or name.startswith(BASIC_PREFIX)
+        if name in wanted or name.startswith(LOCALE_PREFIX)
     }
     return {**found, **(added or {})}
 

@@ -12,7 +12,7 @@ INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"
 # Blank although their category says letter, mark or symbol: joiners, fillers, vowels without a
 # shape, variation selectors (Default_Ignorable_Code_Point in Unicode), the empty Braille cell, the
 # Khitan filler and the musical null notehead.
-BLANK = frozenset(
+BLANK_CHARACTERS = frozenset(
     chr(code)
     for code in (
         *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F),
@@ -27,4 +27,4 @@ def is_invisible(character: str) -> bool:
     """Line feeds and tabs are invisible too: whoever shows text decides what becomes of them."""
     if " " <= character <= "~":
         return False
-    return character in BLANK or unicodedata.category(character) in INVISIBLE_CATEGORIES
+    return character in BLANK_CHARACTERS or unicodedata.category(character) in INVISIBLE_CATEGORIES

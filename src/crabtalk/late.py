@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-def late(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def load_lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The `__getattr__` of a package. `modules` are those it has, with the names in them."""
     where = {name: module for module, names in modules.items() for name in names}
 

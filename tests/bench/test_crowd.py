@@ -7,10 +7,20 @@ from subprocess import PIPE
 
 import pytest
 
-from bench.crowd import CALLING, PLAIN, Turn, Voice, Work, carry_out, daemon, said, slope
+from bench.crowd import (
+    PLAIN_TURN_EVENTS,
+    TOOL_TURN_EVENTS,
+    CrowdLoad,
+    CrowdTurn,
+    TurnListener,
+    fit_slope,
+    join_stamps,
+    run_daemon,
+    run_load,
+)
 from crabtalk.runtime.clock import Clock
-from crabtalk.runtime.conversations import BUSY, Conversations
-from crabtalk.runtime.limits import Limits
+from crabtalk.runtime.conversations import MAX_BUSY_SKIPPED, ConversationCache
+from crabtalk.runtime.limits import RuntimeLimits
 from crabtalk.storage import MemoryStorage, Pair
 from tests.daemon.command import CRABTALKD
 from tests.model_server import model_process
@@ -18,9 +28,9 @@ from tests.model_server import model_process
 STAMPS = [1000, 2000, 3000, 4000]
 
 
-async def heard(stamps: list[int], order: list[str] = PLAIN) -> Voice:
-    voice = Voice(b"", len(stamps))
-    voice.said, voice.order = list(stamps), list(order)
+async def make_listener(stamps: list[int], order: list[str] = PLAIN_TURN_EVENTS) -> TurnListener:
+    voice = TurnListener(b"", len(stamps))
+    voice.received_stamps, voice.event_kinds = list(stamps), list(order)
     return voice
 
 
@@ -28,9 +38,12 @@ async def heard(stamps: list[int], order: list[str] = PLAIN) -> Voice:
 
 
 async def test_a_turn_that_is_heard_and_kept_as_it_was_said_is_right() -> None:
-    assert Turn(0, 4, 5).wrong(await heard(STAMPS), [said(STAMPS)]) == ""
-    calling = await heard(STAMPS, CALLING)
-    assert Turn(1, 4, 5).wrong(calling, [said(STAMPS[:2]), said(STAMPS[2:])]) == ""
+    assert CrowdTurn(0, 4, 5).find_fault(await make_listener(STAMPS), [join_stamps(STAMPS)]) == ""
+    calling = await make_listener(STAMPS, TOOL_TURN_EVENTS)
+    assert (
+        CrowdTurn(1, 4, 5).find_fault(calling, [join_stamps(STAMPS[:2]), join_stamps(STAMPS[2:])])
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,48 +59,54 @@ async def test_a_turn_that_is_heard_and_kept_as_it_was_said_is_right() -> None:
 async def test_what_is_lost_doubled_reordered_or_not_kept_is_seen(
     stamps: list[int], kept: list[int], fault: str
 ) -> None:
-    assert Turn(0, 4, 5).wrong(await heard(stamps), [said(kept)]) == fault
+    assert CrowdTurn(0, 4, 5).find_fault(await make_listener(stamps), [join_stamps(kept)]) == fault
 
 
 async def test_events_in_another_order_are_seen() -> None:
     swapped = ["start", "chunk", "text_start", "text_end", "context_usage", "end"]
-    fault = Turn(0, 4, 5).wrong(await heard(STAMPS, swapped), [said(STAMPS)])
+    fault = CrowdTurn(0, 4, 5).find_fault(
+        await make_listener(STAMPS, swapped), [join_stamps(STAMPS)]
+    )
     assert fault.startswith("events out of order")
 
 
 def test_of_a_hundred_turns_five_call_a_tool_and_one_is_a_guests() -> None:
-    turns = [Turn(number, 4, 5) for number in range(1000)]
-    assert sum(turn.calls for turn in turns) == 50
+    turns = [CrowdTurn(number, 4, 5) for number in range(1000)]
+    assert sum(turn.calls_tool for turn in turns) == 50
     assert sum(turn.is_guest for turn in turns) == 10
 
 
 def test_a_slope_is_that_of_the_straight_line_closest() -> None:
-    assert slope([(0, 1.0), (1, 3.0), (2, 5.0)]) == pytest.approx(2)
-    assert slope([(0, 1.0), (1, 2.0), (2, 1.0)]) == pytest.approx(0)
+    assert fit_slope([(0, 1.0), (1, 3.0), (2, 5.0)]) == pytest.approx(2)
+    assert fit_slope([(0, 1.0), (1, 2.0), (2, 1.0)]) == pytest.approx(0)
 
 
 # ── What it led to ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_end_of_a_turn_looks_at_few_of_those_that_run() -> None:
-    conversations = Conversations(MemoryStorage(), Limits(live_conversations=10), Clock())
+    conversations = ConversationCache(
+        MemoryStorage(), RuntimeLimits(live_conversations=10), Clock()
+    )
     pairs = [Pair("crab", f"s{number}") for number in range(500)]
     for pair in pairs:
-        await conversations.get(pair).line.join()
+        await conversations.get(pair).turn_lock.enqueue()
     first = [conversation.pair for conversation in conversations]
-    conversations.trim()
+    conversations.evict_idle()
     # Those it passed over are the last ones now, and nothing else moved.
-    assert [c.pair for c in conversations] == first[BUSY:] + first[:BUSY]
+    assert [c.pair for c in conversations] == first[MAX_BUSY_SKIPPED:] + first[:MAX_BUSY_SKIPPED]
 
 
 async def test_once_nothing_runs_the_bound_on_conversations_holds_whatever_ran() -> None:
-    conversations = Conversations(MemoryStorage(), Limits(live_conversations=10), Clock())
+    conversations = ConversationCache(
+        MemoryStorage(), RuntimeLimits(live_conversations=10), Clock()
+    )
     running = [conversations.get(Pair("crab", f"s{number}")) for number in range(500)]
     for conversation in running:
-        await conversation.line.join()
+        await conversation.turn_lock.enqueue()
     for conversation in running:
-        conversation.line.leave()
-        conversations.trim()
+        conversation.turn_lock.release()
+        conversations.evict_idle()
     assert len(conversations) == 10
 
 
@@ -111,8 +130,11 @@ async def test_a_daemon_asks_for_descriptors_enough_for_its_clients_and_their_mo
 @pytest.mark.one_loop
 @pytest.mark.timeout(180)
 async def test_nothing_is_lost_or_reordered_when_two_hundred_talk_at_once(tmp_path: Path) -> None:
-    with model_process("--no-record") as (url, model), daemon("it", tmp_path / "h", url) as subject:
-        outcome = await carry_out(Work(200, 10, 10), subject, model)
-    assert not outcome.wrong
+    with (
+        model_process("--no-record") as (url, model),
+        run_daemon("it", tmp_path / "h", url) as subject,
+    ):
+        outcome = await run_load(CrowdLoad(200, 10, 10), subject, model)
+    assert not outcome.faults
     assert len(outcome.lags) > 200 * 10 * 10 * 0.7
-    assert all(outcome.beside.took.values())
+    assert all(outcome.background.latencies.values())

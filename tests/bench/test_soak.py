@@ -4,18 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.soak import Alive, daemon, faults, is_back, soak
+from bench.soak import ProcessCounts, find_log_errors, has_returned, run_daemon, run_soak
 from tests.model_server import model_process
 
-BEFORE = Alive(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=20, size=40.0)
+BEFORE = ProcessCounts(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=20, size=40.0)
 
 
 def test_more_tasks_or_descriptors_than_before_are_seen() -> None:
-    assert is_back(BEFORE, BEFORE)
-    more = Alive(tasks={"a": 2, "b": 2}, threads=3, objects=10, descriptors=20, size=40.0)
-    assert not is_back(more, BEFORE)
-    open_still = Alive(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=21, size=40.0)
-    assert not is_back(open_still, BEFORE)
+    assert has_returned(BEFORE, BEFORE)
+    more = ProcessCounts(tasks={"a": 2, "b": 2}, threads=3, objects=10, descriptors=20, size=40.0)
+    assert not has_returned(more, BEFORE)
+    open_still = ProcessCounts(
+        tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=21, size=40.0
+    )
+    assert not has_returned(open_still, BEFORE)
 
 
 def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Path) -> None:
@@ -26,7 +28,7 @@ def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Pat
         "2026-01-01T00:00:00Z ERROR storage.scribe: the scribe failed\n"
         "Traceback (most recent call last):\n"
     )
-    assert faults(log) == {"storage.scribe: the scribe failed": 1}
+    assert find_log_errors(log) == {"storage.scribe: the scribe failed": 1}
 
 
 @pytest.mark.slow
@@ -34,7 +36,7 @@ def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Pat
 def test_after_a_minute_of_everything_the_daemon_is_what_it_was(tmp_path: Path) -> None:
     with (
         model_process("--no-record", "--summary", "They talked.") as (url, _),
-        daemon(tmp_path / "home", url) as subject,
+        run_daemon(tmp_path / "home", url) as subject,
     ):
-        _, is_well = soak(subject, 1, seed=7)
+        _, is_well = run_soak(subject, 1, seed=7)
     assert is_well

@@ -8,7 +8,7 @@ from pathlib import Path
 PATIENCE = 30.0
 
 
-class Proxy:
+class CuttingProxy:
     """`address` leads to the daemon, until somebody cuts; the next connection leads there again."""
 
     def __init__(self, path: Path, target: Path) -> None:
@@ -28,32 +28,32 @@ class Proxy:
             while not self.is_used:
                 await asyncio.sleep(0.002)
 
-    def cut(self) -> None:
+    def cut_connections(self) -> None:
         self.cuts += 1
         for writer in list(self._writers):
             writer.transport.abort()
         self._writers.clear()
 
     def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._join(reader, writer))
+        task = asyncio.ensure_future(self._forward(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs, back = await asyncio.open_unix_connection(self._target)
         self._writers |= {writer, back}
         try:
-            await asyncio.gather(pass_on(reader, back), pass_on(theirs, writer))
+            await asyncio.gather(forward_bytes(reader, back), forward_bytes(theirs, writer))
         finally:
             self._writers -= {writer, back}
 
     async def close(self) -> None:
-        self.cut()
+        self.cut_connections()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
 
-async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def forward_bytes(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
         while data := await source.read(65536):
             sink.write(data)
@@ -65,8 +65,8 @@ async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> N
 
 
 @asynccontextmanager
-async def proxy(path: Path, target: Path) -> AsyncIterator[Proxy]:
-    made = Proxy(path, target)
+async def start_proxy(path: Path, target: Path) -> AsyncIterator[CuttingProxy]:
+    made = CuttingProxy(path, target)
     async with await asyncio.start_unix_server(made.connect, path):
         try:
             yield made

@@ -23,27 +23,27 @@ from crabtalk.client import (
 )
 from crabtalk.protocol import ROUTES, FrameTooLargeError, NotFoundError, Server, wire
 from crabtalk.transport import (
-    Door,
-    Limits,
     Listener,
+    ListenOptions,
     RunFiles,
     TcpAddress,
+    TransportLimits,
     listen_tcp,
 )
-from tests.scripted import ScriptedServer, listening
+from tests.scripted import ScriptedServer, open_listener
 
 
 @pytest.fixture
 def run(home: Path) -> RunFiles:
     (home / "run").mkdir(parents=True)
-    return RunFiles.of(home)
+    return RunFiles.for_home(home)
 
 
 # ── Finding the daemon ─────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_daemon_of_a_home_is_found_by_its_socket(home: Path, run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(home=home) as client:
+    async with open_listener(ScriptedServer(), run.socket_path), connect(home=home) as client:
         await client.ping()
 
 
@@ -51,19 +51,19 @@ async def test_the_daemon_is_found_through_the_environment(
     home: Path, run: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRABTALK_HOME", str(home))
-    async with listening(ScriptedServer(), run.socket), crabtalk.connect() as client:
+    async with open_listener(ScriptedServer(), run.socket_path), crabtalk.connect() as client:
         await client.ping()
 
 
 async def test_without_a_socket_port_file_and_token_lead_to_it(home: Path, run: RunFiles) -> None:
     listener = Listener(ScriptedServer())
     sock = listen_tcp(TcpAddress(port=0))
-    listener.open(sock, Door("tcp", token=run.make_token()))
+    listener.open(sock, ListenOptions("tcp", token=run.ensure_token()))
     run.publish_port(sock.getsockname()[1])
-    run.lock.write_text(str(os.getpid()))
+    run.lock_path.write_text(str(os.getpid()))
     async with connect(home=home) as client:
         await client.ping()
-    run.socket.touch()  # a stale one is no obstacle
+    run.socket_path.touch()  # a stale one is no obstacle
     async with connect(home=home) as client:
         await client.ping()
     await listener.close()
@@ -80,8 +80,8 @@ async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
 ) -> None:
     """Something listens on the port and says nothing."""
     with listen_tcp(TcpAddress(port=0)) as sock:
-        run.make_token()
-        run.lock.write_text(str(os.getpid()))
+        run.ensure_token()
+        run.lock_path.write_text(str(os.getpid()))
         run.publish_port(sock.getsockname()[1])
         with pytest.raises(CannotConnectError, match=r"did not answer within 0\.05 s") as caught:
             async with connect(home=home, connect_timeout=0.05):
@@ -92,7 +92,7 @@ async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
 async def test_a_wrong_token_is_the_servers_to_refuse(run: RunFiles) -> None:
     listener = Listener(ScriptedServer())
     sock = listen_tcp(TcpAddress(port=0))
-    listener.open(sock, Door("tcp", token="right"))
+    listener.open(sock, ListenOptions("tcp", token="right"))
     address = f"tcp:127.0.0.1:{sock.getsockname()[1]}"
     with pytest.raises(ServerError) as caught:
         async with connect(address, token="wrong"):
@@ -105,13 +105,13 @@ async def test_a_wrong_token_is_the_servers_to_refuse(run: RunFiles) -> None:
 
 @pytest.mark.req("client.reconnect")
 async def test_a_restarted_daemon_is_found_again(home: Path, run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket):
+    async with open_listener(ScriptedServer(), run.socket_path):
         client = connect(home=home)
         await client.__aenter__()
         await client.ping()
     with pytest.raises((DaemonNotRunningError, ConnectionClosedError)):
         await client.ping()
-    async with listening(ScriptedServer(), run.socket):
+    async with open_listener(ScriptedServer(), run.socket_path):
         await client.ping()
         await client.__aexit__(None, None, None)
 
@@ -119,7 +119,7 @@ async def test_a_restarted_daemon_is_found_again(home: Path, run: RunFiles) -> N
 # ── Requests ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Echo(Server):
+class EchoServer(Server):
     """Remembers the last request, and answers every request with an empty reply of its kind."""
 
     def __init__(self) -> None:
@@ -266,8 +266,8 @@ async def test_each_method_sends_its_request_and_returns_its_answer(
     name: str, run: RunFiles
 ) -> None:
     arguments, request = CALLS[name]
-    server = Echo()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    server = EchoServer()
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         result = await getattr(client, name)(**arguments)
     assert server.last == (name, request)
     route = ROUTES[name]
@@ -294,7 +294,10 @@ def test_every_request_has_a_method_of_its_name() -> None:
 
 @pytest.mark.req("client.primitives")
 async def test_any_message_can_be_sent_by_hand(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         reply = await client.request(wire.ClientMessage(ping=wire.Ping()))
         assert reply.WhichOneof("msg") == "pong"
         message = wire.ClientMessage(stream=wire.StreamMsg(agent="crab", content="count 1"))
@@ -308,7 +311,10 @@ async def test_any_message_can_be_sent_by_hand(run: RunFiles) -> None:
 
 @pytest.mark.req("wire.errors.http_codes")
 async def test_a_server_error_is_raised_with_code_and_message(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         with pytest.raises(ServerError, match=r"server error \(501\)") as caught:
             await client.list_agents()
         assert (caught.value.code, caught.value.message) == (
@@ -324,7 +330,10 @@ async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
             if request.agent != "crab":
                 raise NotFoundError("no such conversation")
 
-    async with listening(Killer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(Killer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         assert await client.kill("crab") is True
         assert await client.kill("nobody") is False
 
@@ -332,7 +341,7 @@ async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
 @pytest.mark.req("dispatch.independent")
 async def test_requests_do_not_wait_for_each_other(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         slow = asyncio.create_task(client.send("crab", "slow"))
         await server.until_started("send slow")
         await asyncio.gather(*(client.ping() for _ in range(20)))
@@ -343,8 +352,8 @@ async def test_requests_do_not_wait_for_each_other(run: RunFiles) -> None:
 
 async def test_connections_are_used_again(run: RunFiles) -> None:
     async with (
-        listening(ScriptedServer(), run.socket) as listener,
-        connect(f"unix:{run.socket}") as client,
+        open_listener(ScriptedServer(), run.socket_path) as listener,
+        connect(f"unix:{run.socket_path}") as client,
     ):
         for _ in range(50):
             await client.ping()
@@ -355,8 +364,8 @@ async def test_connections_are_used_again(run: RunFiles) -> None:
 
 async def test_few_connections_are_kept_when_many_were_needed(run: RunFiles) -> None:
     async with (
-        listening(ScriptedServer(), run.socket) as listener,
-        connect(f"unix:{run.socket}") as client,
+        open_listener(ScriptedServer(), run.socket_path) as listener,
+        connect(f"unix:{run.socket_path}") as client,
     ):
         await asyncio.gather(*(client.ping() for _ in range(100)))
         while listener.statistics().connections > 4:
@@ -368,10 +377,10 @@ async def test_an_answer_that_does_not_come_in_time_is_a_timeout(run: RunFiles) 
         async def ping(self, request: wire.Ping) -> None:
             await asyncio.Event().wait()
 
-    limits = Limits(drain_timeout=0.01)
+    limits = TransportLimits(drain_timeout=0.01)
     async with (
-        listening(Deaf(), run.socket, limits=limits),
-        connect(f"unix:{run.socket}", timeout=0.05) as client,
+        open_listener(Deaf(), run.socket_path, limits=limits),
+        connect(f"unix:{run.socket_path}", timeout=0.05) as client,
     ):
         with pytest.raises(TimeoutError):
             await client.ping()
@@ -383,8 +392,8 @@ async def test_a_turn_outlives_the_timeout_of_earlier_requests(run: RunFiles) ->
     """The connection of a timed request is used again for one that has no deadline."""
     server = ScriptedServer()
     async with (
-        listening(server, run.socket),
-        connect(f"unix:{run.socket}", timeout=0.05) as client,
+        open_listener(server, run.socket_path),
+        connect(f"unix:{run.socket_path}", timeout=0.05) as client,
     ):
         await client.ping()
         slow = asyncio.create_task(client.send("crab", "slow"))
@@ -395,7 +404,7 @@ async def test_a_turn_outlives_the_timeout_of_earlier_requests(run: RunFiles) ->
 
 async def test_a_late_answer_is_never_taken_for_the_next_ones(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         given_up = asyncio.create_task(client.send("crab", "given up"))
         await server.until_started("send given up")
         given_up.cancel()
@@ -406,7 +415,10 @@ async def test_a_late_answer_is_never_taken_for_the_next_ones(run: RunFiles) -> 
 
 
 async def test_a_request_too_large_for_a_frame_is_refused_before_it_is_sent(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         with pytest.raises(FrameTooLargeError):
             await client.send("crab", "x" * (16 << 20))
         await client.ping()
@@ -420,7 +432,10 @@ async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> N
         ) -> AsyncGenerator[tuple[str, object], None]:
             yield "stats", wire.DaemonStats()
 
-    async with listening(Confused(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(Confused(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         with pytest.raises(UnexpectedReplyError, match="ping was answered with stats, not pong"):
             await client.ping()
         with pytest.raises(UnexpectedReplyError, match="stream was answered with stats"):
@@ -429,8 +444,8 @@ async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> N
 
 
 async def test_a_closed_client_says_so(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket):
-        async with connect(f"unix:{run.socket}") as client:
+    async with open_listener(ScriptedServer(), run.socket_path):
+        async with connect(f"unix:{run.socket_path}") as client:
             pass
         with pytest.raises(ConnectionClosedError, match="this client is closed"):
             await client.ping()
@@ -441,7 +456,10 @@ async def test_a_closed_client_says_so(run: RunFiles) -> None:
 
 @pytest.mark.req("client.stream.sentinel")
 async def test_a_stream_yields_typed_events_up_to_the_end(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         events = [event async for event in client.stream("crab", "count 2")]
     assert events == [
         wire.StreamStart(agent="crab"),
@@ -465,7 +483,10 @@ async def test_a_stream_carries_all_its_fields(run: RunFiles) -> None:
             seen.append(request)
             yield wire.StreamEvent(end=wire.StreamEnd())
 
-    async with listening(Recorder(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(Recorder(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         async for _ in client.stream(
             "a", "c", sender="s", cwd="/w", guest="g", tool_choice="auto", detach=True
         ):
@@ -493,14 +514,20 @@ async def test_an_event_of_a_newer_daemon_is_passed_over(run: RunFiles) -> None:
             yield wire.StreamEvent.FromString(bytes.fromhex("9a0600"))  # field 99, unknown here
             yield wire.StreamEvent(end=wire.StreamEnd(agent="crab"))
 
-    async with listening(Newer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(Newer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         events = [event async for event in client.stream("crab", "hi")]
         assert events == [wire.StreamEnd(agent="crab")]
 
 
 @pytest.mark.req("wire.stream.error_is_last")
 async def test_an_error_in_a_stream_is_raised_after_the_events_before_it(run: RunFiles) -> None:
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         seen: list[Event] = []
         with pytest.raises(ServerError, match="no such thing as 404") as caught:
             async for event in client.stream("crab", "fail 404"):
@@ -513,7 +540,7 @@ async def test_an_error_in_a_stream_is_raised_after_the_events_before_it(run: Ru
 @pytest.mark.req("client.stream.close_cancels")
 async def test_closing_the_iterator_cancels_the_run(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         async with aclosing(client.stream("crab", "forever")) as events:
             await anext(events)
         await server.until_ended("forever: cancelled")
@@ -523,7 +550,7 @@ async def test_closing_the_iterator_cancels_the_run(run: RunFiles) -> None:
 @pytest.mark.req("client.stream.close_cancels")
 async def test_leaving_the_loop_early_cancels_the_run(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         async for _ in client.stream("crab", "forever"):
             break
         await server.until_ended("forever: cancelled")
@@ -531,8 +558,8 @@ async def test_leaving_the_loop_early_cancels_the_run(run: RunFiles) -> None:
 
 async def test_leaving_the_loop_at_the_end_event_keeps_the_connection(run: RunFiles) -> None:
     async with (
-        listening(ScriptedServer(), run.socket) as listener,
-        connect(f"unix:{run.socket}") as client,
+        open_listener(ScriptedServer(), run.socket_path) as listener,
+        connect(f"unix:{run.socket_path}") as client,
     ):
         for _ in range(10):
             async for event in client.stream("crab", "count 1"):
@@ -549,7 +576,7 @@ async def test_cancelling_the_reader_cancels_the_run(run: RunFiles) -> None:
         async for _ in client.stream("crab", "forever"):
             pass
 
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         reader = asyncio.create_task(read(client))
         await server.until_started("forever")
         reader.cancel()
@@ -560,8 +587,8 @@ async def test_cancelling_the_reader_cancels_the_run(run: RunFiles) -> None:
 
 async def test_closing_the_client_cancels_its_runs(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket):
-        async with connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path):
+        async with connect(f"unix:{run.socket_path}") as client:
             events = client.stream("crab", "forever")
             await anext(events)
         await server.until_ended("forever: cancelled")
@@ -571,7 +598,10 @@ async def test_closing_the_client_cancels_its_runs(run: RunFiles) -> None:
 
 async def test_a_slow_reader_of_a_fast_stream_loses_nothing(run: RunFiles) -> None:
     """More events than are read ahead: reading stops and goes on, in order."""
-    async with listening(ScriptedServer(), run.socket), connect(f"unix:{run.socket}") as client:
+    async with (
+        open_listener(ScriptedServer(), run.socket_path),
+        connect(f"unix:{run.socket_path}") as client,
+    ):
         expected = 0
         async for event in client.stream("crab", "count 30000"):
             if isinstance(event, wire.StreamChunk):
@@ -584,7 +614,7 @@ async def test_a_slow_reader_of_a_fast_stream_loses_nothing(run: RunFiles) -> No
 
 async def test_a_feed_goes_on_until_it_is_closed(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         async with aclosing(client.subscribe_events(agent="a", sender="s")) as feed:
             assert await anext(feed) == wire.AgentEventMsg(agent="a", sender="s")
         await server.until_ended("subscribe_events: cancelled")
@@ -593,7 +623,7 @@ async def test_a_feed_goes_on_until_it_is_closed(run: RunFiles) -> None:
 
 
 @asynccontextmanager
-async def serving(
+async def serve_bytes(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], path: Path
 ) -> AsyncIterator[None]:
     """A server of bytes, gone with all its connections at the end of the block."""
@@ -619,8 +649,8 @@ async def test_a_daemon_that_dies_in_a_stream_is_an_error_not_an_end(run: RunFil
         writer.write(bytes.fromhex("000000ff00"))
 
     async with (
-        serving(die, run.socket),
-        connect(f"unix:{run.socket}", reconnect_timeout=0) as client,
+        serve_bytes(die, run.socket_path),
+        connect(f"unix:{run.socket_path}", reconnect_timeout=0) as client,
     ):
         events = client.stream("crab", "hi")
         assert await anext(events) == wire.StreamStart(agent="crab")
@@ -634,7 +664,7 @@ async def test_a_server_that_sends_garbage_is_an_error(run: RunFiles) -> None:
         writer.write(bytes.fromhex("00000002ffff"))
         await reader.read()
 
-    async with serving(babble, run.socket), connect(f"unix:{run.socket}") as client:
+    async with serve_bytes(babble, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         with pytest.raises(UnexpectedReplyError, match="not a ServerMessage"):
             await client.ping()
 
@@ -645,7 +675,7 @@ async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> Non
         writer.write(b"\xff\xff\xff\xff")
         await reader.read()
 
-    async with serving(boast, run.socket), connect(f"unix:{run.socket}") as client:
+    async with serve_bytes(boast, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         with pytest.raises(FrameTooLargeError):
             await client.ping()
 
@@ -655,10 +685,10 @@ async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> Non
 
 async def test_a_short_timeout_after_a_long_one_is_short(run: RunFiles) -> None:
     server = ScriptedServer()
-    limits = Limits(drain_timeout=0.01)
+    limits = TransportLimits(drain_timeout=0.01)
     async with (
-        listening(server, run.socket, limits=limits),
-        connect(f"unix:{run.socket}") as client,
+        open_listener(server, run.socket_path, limits=limits),
+        connect(f"unix:{run.socket_path}") as client,
     ):
         await client.request(wire.ClientMessage(ping=wire.Ping()), 30)
         async with asyncio.timeout(5):
@@ -688,8 +718,8 @@ async def test_cancelling_the_greeting_leaves_no_connection_open() -> None:
 
 async def test_closing_while_a_connection_is_being_made_ends_the_request(run: RunFiles) -> None:
     server = ScriptedServer()
-    async with listening(server, run.socket) as listener:
-        client = connect(f"unix:{run.socket}")
+    async with open_listener(server, run.socket_path) as listener:
+        client = connect(f"unix:{run.socket_path}")
         request = asyncio.create_task(client.send("crab", "hi"))
         await asyncio.sleep(0)
         await client.__aexit__(None, None, None)
@@ -710,7 +740,7 @@ async def test_large_events_are_not_read_far_ahead(run: RunFiles) -> None:
             yield wire.StreamEvent(end=wire.StreamEnd())
 
     server = Large()
-    async with listening(server, run.socket), connect(f"unix:{run.socket}") as client:
+    async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         events = client.stream("crab", "hi")
         await anext(events)
         for _ in range(200):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import CannotConnectError, connect
-from crabtalk.transport import Door, Listener
+from crabtalk.transport import Listener, ListenOptions
 from tests.scripted import ScriptedServer
 
-CROWD = 200
+CLIENT_COUNT = 200
 
 
 @contextmanager
-def crowded(path: Path) -> Iterator[socket.socket]:
+def fill_backlog(path: Path) -> Iterator[socket.socket]:
     """A socket at which as many wait as may, and nobody lets them in."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -32,22 +32,24 @@ def crowded(path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-async def come(path: Path) -> None:
+async def connect_and_ping(path: Path) -> None:
     async with connect(f"unix:{path}", connect_timeout=30) as client:
         await client.ping()
 
 
 @pytest.mark.req("bounds.crowd.client")
 async def test_whoever_finds_no_room_at_the_door_comes_again_until_there_is(tmp_path: Path) -> None:
-    with crowded(tmp_path / "s") as sock:
-        crowd = [asyncio.ensure_future(come(tmp_path / "s")) for _ in range(CROWD)]
+    with fill_backlog(tmp_path / "s") as sock:
+        crowd = [
+            asyncio.ensure_future(connect_and_ping(tmp_path / "s")) for _ in range(CLIENT_COUNT)
+        ]
         for _ in range(5):  # each has knocked by then
             await asyncio.sleep(0)
         assert not any(one.done() for one in crowd)
         listener = Listener(ScriptedServer())
-        listener.open(sock, Door("unix"))
+        listener.open(sock, ListenOptions("unix"))
         await asyncio.gather(*crowd)
-        assert listener.statistics().requests == CROWD
+        assert listener.statistics().requests == CLIENT_COUNT
         await listener.close()
 
 
@@ -56,7 +58,7 @@ async def test_whoever_finds_no_room_at_the_door_comes_again_until_there_is(tmp_
 async def test_whoever_finds_no_room_in_time_is_told_so(tmp_path: Path) -> None:
     begun = asyncio.get_running_loop().time()
     with (
-        crowded(tmp_path / "s"),
+        fill_backlog(tmp_path / "s"),
         pytest.raises(CannotConnectError, match=r"too many are connecting; try again"),
     ):
         async with connect(f"unix:{tmp_path / 's'}", connect_timeout=0.3):
@@ -67,8 +69,8 @@ async def test_whoever_finds_no_room_in_time_is_told_so(tmp_path: Path) -> None:
 async def test_whoever_is_cancelled_while_there_is_no_room_leaves_nothing_open(
     tmp_path: Path,
 ) -> None:
-    with crowded(tmp_path / "s"):
-        coming = asyncio.ensure_future(come(tmp_path / "s"))
+    with fill_backlog(tmp_path / "s"):
+        coming = asyncio.ensure_future(connect_and_ping(tmp_path / "s"))
         for _ in range(5):
             await asyncio.sleep(0)
         coming.cancel()

@@ -17,32 +17,32 @@ from crabtalk.client import (
     connect_sync,
 )
 from crabtalk.protocol import FrameDecoder, Server, encode_frame, wire
-from crabtalk.runtime import Limits, Run
+from crabtalk.runtime import Run, RuntimeLimits
 from crabtalk.transport import RunFiles
-from tests.client.cutting import Proxy, proxy
-from tests.crash.process import Process, prepare, running
-from tests.daemon.served import PATIENCE, Served, served, within
+from tests.client.cutting import CuttingProxy, start_proxy
+from tests.crash.process import LaunchedDaemon, prepare_home, run_process
+from tests.daemon.served import PATIENCE, InProcessDaemon, run_daemon, wait_with_timeout
 from tests.model_server import ModelServer, model_server
-from tests.scripted import ScriptedServer, listening
+from tests.scripted import ScriptedServer, open_listener
 
 pytestmark = pytest.mark.timeout(120)
-HALF = "!say half an\n!wait\n!say hour"
+WAITING_SCRIPT = "!say half an\n!wait\n!say hour"
 
 
-def names(events: list[Event]) -> list[str]:
+def list_event_names(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-def text(events: list[Event]) -> str:
+def join_text(events: list[Event]) -> str:
     return "".join(event.content for event in events if isinstance(event, wire.StreamChunk))
 
 
-def end_of(events: list[Event]) -> wire.StreamEnd:
+def find_end(events: list[Event]) -> wire.StreamEnd:
     (end,) = [event for event in events if isinstance(event, wire.StreamEnd)]
     return end
 
 
-async def collect(stream: AsyncGenerator[Event, None], into: list[Event]) -> list[Event]:
+async def collect_events(stream: AsyncGenerator[Event, None], into: list[Event]) -> list[Event]:
     async with aclosing(stream) as events:
         async for event in events:
             into.append(event)  # noqa: PERF401 - somebody looks at it meanwhile
@@ -51,7 +51,7 @@ async def collect(stream: AsyncGenerator[Event, None], into: list[Event]) -> lis
 
 async def until_text(events: list[Event], wanted: str) -> None:
     async with asyncio.timeout(PATIENCE):
-        while text(events) != wanted:
+        while join_text(events) != wanted:
             await asyncio.sleep(0.005)
 
 
@@ -60,27 +60,31 @@ async def until_followers(run: Run, count: int) -> None:
         await asyncio.sleep(0.002)
 
 
-async def user_texts(client: Client, agent: str = "crab") -> list[str]:
+async def list_user_texts(client: Client, agent: str = "crab") -> list[str]:
     page = await client.list_messages(agent)
     return [message.content for message in page.messages if message.role == "user"]
 
 
 @asynccontextmanager
-async def proxied(path: Path, **options: object) -> AsyncIterator[tuple[Served, Proxy, Client]]:
+async def serve_through_proxy(
+    path: Path, **options: object
+) -> AsyncIterator[tuple[InProcessDaemon, CuttingProxy, Client]]:
     async with (
-        served(path, **options) as daemon,  # type: ignore[arg-type]
-        proxy(path / "proxy.sock", RunFiles.of(daemon.home).socket) as cutter,
+        run_daemon(path, **options) as daemon,  # type: ignore[arg-type]
+        start_proxy(path / "proxy.sock", RunFiles.for_home(daemon.home).socket_path) as cutter,
         connect(cutter.address, timeout=PATIENCE) as client,
     ):
         yield daemon, cutter, client
 
 
 @asynccontextmanager
-async def killable(path: Path) -> AsyncIterator[tuple[Process, ModelServer, Client]]:
+async def run_killable_daemon(
+    path: Path,
+) -> AsyncIterator[tuple[LaunchedDaemon, ModelServer, Client]]:
     home = path / "home"
     async with model_server() as model:
-        prepare(home, model)
-        async with running(home) as process, connect(home=home, timeout=PATIENCE) as client:
+        prepare_home(home, model)
+        async with run_process(home) as process, connect(home=home, timeout=PATIENCE) as client:
             yield process, model, client
 
 
@@ -89,45 +93,47 @@ async def killable(path: Path) -> AsyncIterator[tuple[Process, ModelServer, Clie
 
 @pytest.mark.req("client.retry.stream")
 async def test_a_stream_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as (daemon, cutter, client):
+    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
         events: list[Event] = []
-        reading = asyncio.ensure_future(collect(client.stream("crab", HALF), events))
+        reading = asyncio.ensure_future(
+            collect_events(client.stream("crab", WAITING_SCRIPT), events)
+        )
         await until_text(events, "half an")
         await daemon.model.until_waiting()
-        cutter.cut()
+        cutter.cut_connections()
         run = daemon.daemon.runtime.find_run("crab")
         assert run is not None
         async with asyncio.timeout(PATIENCE):
             await until_followers(run, 0)
             await until_followers(run, 1)
         daemon.model.release()
-        await within(reading)
-        assert text(events) == "half anhour"
-        assert [name for name in names(events) if name != "StreamChunk"] == [
+        await wait_with_timeout(reading)
+        assert join_text(events) == "half anhour"
+        assert [name for name in list_event_names(events) if name != "StreamChunk"] == [
             *("StreamStart", "TextStartEvent", "TextEndEvent", "ContextUsageEvent", "StreamEnd")
         ]
-        assert daemon.model.asked == 1
-        assert await user_texts(client) == [HALF]
+        assert daemon.model.request_count == 1
+        assert await list_user_texts(client) == [WAITING_SCRIPT]
 
 
 @pytest.mark.req("client.retry.stream")
 async def test_a_stream_may_be_cut_any_number_of_times(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as (daemon, cutter, client):
+    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
         events: list[Event] = []
         script = "!chunks 400 400"
-        reading = asyncio.ensure_future(collect(client.stream("crab", script), events))
+        reading = asyncio.ensure_future(collect_events(client.stream("crab", script), events))
         while not reading.done():
             seen = len(events)
             while len(events) < seen + 5 and not reading.done():
                 await asyncio.sleep(0.01)
-            cutter.cut()
-        await within(reading)
+            cutter.cut_connections()
+        await wait_with_timeout(reading)
         assert cutter.cuts > 3
         async with daemon.client() as direct:
             page = await direct.list_messages("crab")
-        assert [m.content for m in page.messages] == [script, text(events)]
-        assert names(events).count("StreamStart") == 1
-        assert daemon.model.asked == 1
+        assert [m.content for m in page.messages] == [script, join_text(events)]
+        assert list_event_names(events).count("StreamStart") == 1
+        assert daemon.model.request_count == 1
 
 
 @pytest.mark.req("client.retry.stream")
@@ -138,62 +144,66 @@ async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path:
     async def echo(_: object) -> str:
         return "x" * 5000
 
-    limits = Limits(run_buffer=1)
-    async with proxied(tmp_path, tools={"echo": echo}, limits=limits) as (daemon, cutter, client):
+    limits = RuntimeLimits(run_buffer=1)
+    async with serve_through_proxy(tmp_path, tools={"echo": echo}, limits=limits) as (
+        daemon,
+        cutter,
+        client,
+    ):
         events: list[Event] = []
         stream = client.stream("crab", script)
-        while text(events) != "one":
+        while join_text(events) != "one":
             events.append(await anext(stream))
         await daemon.model.until_waiting()
-        cutter.cut()
+        cutter.cut_connections()
         daemon.model.release()
         async with asyncio.timeout(PATIENCE):
-            while daemon.model.asked < 3:
+            while daemon.model.request_count < 3:
                 await asyncio.sleep(0.005)
         await daemon.model.until_waiting()
         run = daemon.daemon.runtime.find_run("crab")
         assert run is not None
-        assert run.transcript.dropped > 3  # and the client has only as many
-        reading = asyncio.ensure_future(collect(stream, events))
+        assert run.replay_buffer.last_dropped > 3  # and the client has only as many
+        reading = asyncio.ensure_future(collect_events(stream, events))
         await until_text(events, "onetwoso")
         daemon.model.release()
-        await within(reading)
-        assert text(events) == "onetwosofar"
-        assert names(events).count("StreamStart") == 1
-        assert names(events).count("TextStartEvent") == 3
-        assert names(events).count("TextEndEvent") == 3
-        assert names(events).count("ToolResultEvent") == 2
-        assert names(events).count("ToolsCompleteEvent") == 2
+        await wait_with_timeout(reading)
+        assert join_text(events) == "onetwosofar"
+        assert list_event_names(events).count("StreamStart") == 1
+        assert list_event_names(events).count("TextStartEvent") == 3
+        assert list_event_names(events).count("TextEndEvent") == 3
+        assert list_event_names(events).count("ToolResultEvent") == 2
+        assert list_event_names(events).count("ToolsCompleteEvent") == 2
 
 
 @pytest.mark.req("client.retry.send")
 async def test_send_waits_for_the_same_turn_on_another_connection(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as (daemon, cutter, client):
-        answering = asyncio.ensure_future(client.send("crab", HALF))
+    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
+        answering = asyncio.ensure_future(client.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
-        cutter.cut()
+        cutter.cut_connections()
         await cutter.until_used()
         daemon.model.release()
-        assert (await within(answering)).content == "half anhour"
-        assert await user_texts(client) == [HALF]
-        assert daemon.model.asked == 1
+        assert (await wait_with_timeout(answering)).content == "half anhour"
+        assert await list_user_texts(client) == [WAITING_SCRIPT]
+        assert daemon.model.request_count == 1
 
 
 @pytest.mark.req("client.retry.steer")
 async def test_a_steering_message_whose_answer_is_lost_is_said_once(tmp_path: Path) -> None:
-    async with proxied(tmp_path) as (daemon, cutter, client), daemon.client() as direct:
-        answering = asyncio.ensure_future(direct.send("crab", HALF))
+    async with serve_through_proxy(tmp_path) as (daemon, cutter, client), daemon.client() as direct:
+        answering = asyncio.ensure_future(direct.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
         for text in ("!say left", "!say right"):
             steering = asyncio.ensure_future(client.steer_session("crab", text))
             await asyncio.sleep(0)
             while not cutter.is_used and not steering.done():
                 await asyncio.sleep(0)
-            cutter.cut()
-            await within(steering)
+            cutter.cut_connections()
+            await wait_with_timeout(steering)
         daemon.model.release()
-        await within(answering)
-        assert await user_texts(direct) == [HALF, "!say left", "!say right"]
+        await wait_with_timeout(answering)
+        assert await list_user_texts(direct) == [WAITING_SCRIPT, "!say left", "!say right"]
 
 
 # ── Daemons that are killed ────────────────────────────────────────────────────────────────────
@@ -202,84 +212,84 @@ async def test_a_steering_message_whose_answer_is_lost_is_said_once(tmp_path: Pa
 @pytest.mark.req("client.retry.killed")
 async def test_a_turn_that_died_with_its_daemon_ends_with_that_sentence(tmp_path: Path) -> None:
     script = '!tool bash {"command": "echo waves"}\n!then\n!say so\n!hang'
-    async with killable(tmp_path) as (process, model, client):
+    async with run_killable_daemon(tmp_path) as (process, model, client):
         events: list[Event] = []
-        reading = asyncio.ensure_future(collect(client.stream("crab", script), events))
+        reading = asyncio.ensure_future(collect_events(client.stream("crab", script), events))
         await until_text(events, "so")
         await process.kill()
         await process.start()
-        await within(reading)
-        assert end_of(events).error.startswith("the daemon ended while")
-        assert names(events).count("StreamStart") == 1
-        assert names(events).count("ToolResultEvent") == 1
-        assert text(events) == "so"
-        assert await user_texts(client) == [script]
-        assert model.asked == 2
+        await wait_with_timeout(reading)
+        assert find_end(events).error.startswith("the daemon ended while")
+        assert list_event_names(events).count("StreamStart") == 1
+        assert list_event_names(events).count("ToolResultEvent") == 1
+        assert join_text(events) == "so"
+        assert await list_user_texts(client) == [script]
+        assert model.request_count == 2
 
 
 @pytest.mark.req("client.retry.killed")
 async def test_a_result_that_was_stored_and_not_seen_still_comes(tmp_path: Path) -> None:
     """The stream is cut in the middle of a step, and the daemon killed in the one after it."""
     script = '!tool bash {"command": "echo waves"}\n!then\n!hang'
-    async with killable(tmp_path) as (process, model, direct):
-        target = RunFiles.of(process.home).socket
-        async with proxy(tmp_path / "p", target) as cutter, connect(cutter.address) as client:
+    async with run_killable_daemon(tmp_path) as (process, model, direct):
+        target = RunFiles.for_home(process.home).socket_path
+        async with start_proxy(tmp_path / "p", target) as cutter, connect(cutter.address) as client:
             events: list[Event] = []
             stream = client.stream("crab", script)
             assert type(await anext(stream)) is wire.StreamStart
             async with asyncio.timeout(PATIENCE):
-                while model.asked < 2:
+                while model.request_count < 2:
                     await asyncio.sleep(0.005)
             await process.kill()
             await process.start()
-            await collect(stream, events)
-            assert names(events).count("ToolResultEvent") == 1
-            assert end_of(events).error
-        assert await user_texts(direct) == [script]
+            await collect_events(stream, events)
+            assert list_event_names(events).count("ToolResultEvent") == 1
+            assert find_end(events).error
+        assert await list_user_texts(direct) == [script]
 
 
 @pytest.mark.req("client.retry.unsent")
 async def test_a_turn_that_was_never_accepted_is_sent_again_and_runs_once(tmp_path: Path) -> None:
-    async with killable(tmp_path) as (process, model, client):
-        await within(client.send("crab", "first"))
-        process.signal(signal.SIGSTOP)
-        await process.until_stopped()
+    async with run_killable_daemon(tmp_path) as (process, model, client):
+        await wait_with_timeout(client.send("crab", "first"))
+        process.send_signal(signal.SIGSTOP)
+        await process.wait_until_stopped()
         events: list[Event] = []
-        reading = asyncio.ensure_future(collect(client.stream("crab", "second"), events))
+        reading = asyncio.ensure_future(collect_events(client.stream("crab", "second"), events))
         answering = asyncio.ensure_future(client.send("owl", "hello"))
         await asyncio.sleep(0.05)  # so that the messages are in the socket that dies
         await process.kill()
         await process.start()
-        await within(reading)
-        assert (await within(answering)).content == "heard: hello"
-        assert text(events) == "heard: second"
-        assert await user_texts(client) == ["first", "second"]
-        assert await user_texts(client, "owl") == ["hello"]
-        assert model.asked == 3
+        await wait_with_timeout(reading)
+        assert (await wait_with_timeout(answering)).content == "heard: hello"
+        assert join_text(events) == "heard: second"
+        assert await list_user_texts(client) == ["first", "second"]
+        assert await list_user_texts(client, "owl") == ["hello"]
+        assert model.request_count == 3
 
 
 @pytest.mark.req("client.retry.killed")
 async def test_send_says_that_its_turn_died_and_does_not_run_it_again(tmp_path: Path) -> None:
-    async with killable(tmp_path) as (process, model, client):
+    async with run_killable_daemon(tmp_path) as (process, model, client):
         answering = asyncio.ensure_future(client.send("crab", "!hang"))
-        await within(model.until_asked())
+        await wait_with_timeout(model.until_asked())
         await process.kill()
         await process.start()
         with pytest.raises(ServerError, match="the daemon ended while") as caught:
-            await within(answering)
+            await wait_with_timeout(answering)
         assert caught.value.code == 500
-        assert model.asked == 1
+        assert model.request_count == 1
 
 
 @pytest.mark.req("client.retry.unsent")
 async def test_a_turn_that_waited_when_its_daemon_stopped_is_run_by_the_next(
     tmp_path: Path,
 ) -> None:
-    async with killable(tmp_path) as (process, model, client):
+    async with run_killable_daemon(tmp_path) as (process, model, client):
         first = asyncio.ensure_future(client.send("crab", "!hang"))
-        await within(model.until_asked())
+        await wait_with_timeout(model.until_asked())
         events: list[Event] = []
-        reading = asyncio.ensure_future(collect(client.stream("crab", "second"), events))
+        reading = asyncio.ensure_future(collect_events(client.stream("crab", "second"), events))
         async with asyncio.timeout(PATIENCE):
             while not events:
                 await asyncio.sleep(0.005)
@@ -287,26 +297,26 @@ async def test_a_turn_that_waited_when_its_daemon_stopped_is_run_by_the_next(
         await process.start()
         await asyncio.wait([first])
         first.exception()
-        await within(reading)
-        assert await user_texts(client) == ["!hang", "second"]
+        await wait_with_timeout(reading)
+        assert await list_user_texts(client) == ["!hang", "second"]
         assert len([event for event in events if isinstance(event, wire.StreamEnd)]) == 1
 
 
 @pytest.mark.req("client.retry.random")
 @pytest.mark.slow
 async def test_nothing_is_lost_or_doubled_whenever_the_daemon_is_killed(tmp_path: Path) -> None:
-    async with killable(tmp_path) as (process, _, client):
+    async with run_killable_daemon(tmp_path) as (process, _, client):
         for number in range(40):
             said = f"message {number}\n!chunks 20 200"
             events: list[Event] = []
-            reading = asyncio.ensure_future(collect(client.stream("crab", said), events))
+            reading = asyncio.ensure_future(collect_events(client.stream("crab", said), events))
             await asyncio.sleep(number * 0.004)
             await process.kill()
             await process.start()
-            await within(reading)
-            assert names(events).count("StreamStart") == 1
-            assert names(events)[-1] == "StreamEnd"
-            assert (await user_texts(client)).count(said) == 1
+            await wait_with_timeout(reading)
+            assert list_event_names(events).count("StreamStart") == 1
+            assert list_event_names(events)[-1] == "StreamEnd"
+            assert (await list_user_texts(client)).count(said) == 1
 
 
 # ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
@@ -316,17 +326,20 @@ async def test_nothing_is_lost_or_doubled_whenever_the_daemon_is_killed(tmp_path
 async def test_a_daemon_that_does_not_come_back_is_an_error_in_time(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with model_server() as model:
-        prepare(home, model)
-        async with running(home) as process, connect(home=home, reconnect_timeout=0.3) as client:
+        prepare_home(home, model)
+        async with (
+            run_process(home) as process,
+            connect(home=home, reconnect_timeout=0.3) as client,
+        ):
             events: list[Event] = []
-            reading = asyncio.ensure_future(collect(client.stream("crab", "!hang"), events))
-            await within(model.until_asked())
+            reading = asyncio.ensure_future(collect_events(client.stream("crab", "!hang"), events))
+            await wait_with_timeout(model.until_asked())
             await process.kill()
             with pytest.raises(ConnectionClosedError):
-                await within(reading)
+                await wait_with_timeout(reading)
 
 
-class Fragile:
+class FragileServer:
     """Greets as a daemon that knows keys, and dies of every message."""
 
     def __init__(self) -> None:
@@ -348,14 +361,14 @@ class Fragile:
 
 @pytest.mark.req("client.retry.bounded")
 async def test_a_message_that_takes_daemons_down_is_sent_three_times(tmp_path: Path) -> None:
-    fragile = Fragile()
+    fragile = FragileServer()
     path = tmp_path / "s"
     async with (
         await asyncio.start_unix_server(fragile.serve, path),
         connect(f"unix:{path}") as client,
     ):
         with pytest.raises(ConnectionClosedError):
-            await within(collect(client.stream("crab", "boom"), []))
+            await wait_with_timeout(collect_events(client.stream("crab", "boom"), []))
     assert len(fragile.keys) == 3
     assert len(set(fragile.keys)) == 1
     assert len(fragile.keys[0]) == 32
@@ -367,11 +380,11 @@ async def test_a_message_that_takes_daemons_down_is_sent_three_times(tmp_path: P
 @pytest.mark.req("client.stream.close")
 @pytest.mark.parametrize("way", ["close", "cancel", "client"])
 async def test_leaving_a_stream_cancels_its_run_at_once(tmp_path: Path, way: str) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as other:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as other:
         async with daemon.client() as client:
             events: list[Event] = []
             stream = client.stream("crab", "!say half an\n!hang")
-            reading = asyncio.ensure_future(collect(stream, events))
+            reading = asyncio.ensure_future(collect_events(stream, events))
             await until_text(events, "half an")
             if way == "cancel":
                 reading.cancel()
@@ -390,32 +403,34 @@ async def test_leaving_a_stream_cancels_its_run_at_once(tmp_path: Path, way: str
 
 @pytest.mark.req("client.stream.close")
 async def test_leaving_a_stream_that_waits_does_not_stop_the_turn_before_it(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
-        theirs = asyncio.ensure_future(other.send("crab", HALF))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
+        theirs = asyncio.ensure_future(other.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
         mine = client.stream("crab", "me too")
         assert type(await anext(mine)) is wire.StreamStart
         await mine.aclose()
         daemon.model.release()
-        assert (await within(theirs)).content == "half anhour"
-        assert await user_texts(client) == [HALF]
+        assert (await wait_with_timeout(theirs)).content == "half anhour"
+        assert await list_user_texts(client) == [WAITING_SCRIPT]
 
 
 @pytest.mark.req("client.stream.close")
 async def test_leaving_does_not_cancel_a_run_that_another_caller_of_its_key_follows(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
         events: list[Event] = []
-        reading = asyncio.ensure_future(collect(other.stream("crab", HALF, key="k"), events))
+        reading = asyncio.ensure_future(
+            collect_events(other.stream("crab", WAITING_SCRIPT, key="k"), events)
+        )
         await until_text(events, "half an")
-        mine = client.stream("crab", HALF, key="k")
+        mine = client.stream("crab", WAITING_SCRIPT, key="k")
         await anext(mine)
         await mine.aclose()
         await daemon.model.until_waiting()
         daemon.model.release()
-        await within(reading)
-        assert end_of(events).stop_reason == wire.STOP_REASON_COMPLETED
+        await wait_with_timeout(reading)
+        assert find_end(events).stop_reason == wire.STOP_REASON_COMPLETED
         # And one that nobody else follows is cancelled, whoever gave the key.
         alone = client.stream("crab", "!hang", key="l")
         await anext(alone)
@@ -427,9 +442,9 @@ async def test_leaving_does_not_cancel_a_run_that_another_caller_of_its_key_foll
 
 @pytest.mark.req("client.stream.close")
 async def test_a_detached_stream_goes_on_when_it_is_left(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
-            stream = client.stream("crab", HALF, detach=True)
+            stream = client.stream("crab", WAITING_SCRIPT, detach=True)
             await anext(stream)
             await daemon.model.until_waiting()
             await stream.aclose()
@@ -442,24 +457,26 @@ async def test_a_detached_stream_goes_on_when_it_is_left(tmp_path: Path) -> None
 
 @pytest.mark.req("client.kill.one_run")
 async def test_kill_can_name_one_run(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         first: list[Event] = []
-        reading = asyncio.ensure_future(collect(client.stream("crab", HALF, key="a"), first))
+        reading = asyncio.ensure_future(
+            collect_events(client.stream("crab", WAITING_SCRIPT, key="a"), first)
+        )
         await daemon.model.until_waiting()
         waiting: list[Event] = []
-        behind = asyncio.ensure_future(collect(client.stream("crab", "b", key="b"), waiting))
+        behind = asyncio.ensure_future(collect_events(client.stream("crab", "b", key="b"), waiting))
         async with asyncio.timeout(PATIENCE):
             while not waiting:
                 await asyncio.sleep(0.005)
         start = waiting[0]
         assert isinstance(start, wire.StreamStart)
         assert await client.kill("crab", run_id=start.run_id)
-        await within(behind)
-        assert end_of(waiting).stop_reason == wire.STOP_REASON_CANCELLED
+        await wait_with_timeout(behind)
+        assert find_end(waiting).stop_reason == wire.STOP_REASON_CANCELLED
         assert await client.kill("crab", key="no such key")
         daemon.model.release()
-        await within(reading)
-        assert end_of(first).stop_reason == wire.STOP_REASON_COMPLETED
+        await wait_with_timeout(reading)
+        assert find_end(first).stop_reason == wire.STOP_REASON_COMPLETED
         assert not await client.kill("twin", key="a")
 
 
@@ -468,19 +485,21 @@ async def test_kill_can_name_one_run(tmp_path: Path) -> None:
 async def test_a_run_whose_last_follower_attached_is_killed_half_a_minute_after_it_left(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        async with proxy(tmp_path / "p", RunFiles.of(daemon.home).socket) as cutter:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        async with start_proxy(
+            tmp_path / "p", RunFiles.for_home(daemon.home).socket_path
+        ) as cutter:
             lost = connect(cutter.address, reconnect_timeout=0)
             events: list[Event] = []
             reading = asyncio.ensure_future(
-                collect(lost.stream("crab", "!say half\n!hang", key="k"), events)
+                collect_events(lost.stream("crab", "!say half\n!hang", key="k"), events)
             )
             await until_text(events, "half")
             attached = client.attach("crab", key="k")
             await anext(attached)
-            cutter.cut()
+            cutter.cut_connections()
             with pytest.raises(ConnectionClosedError):
-                await within(reading)
+                await wait_with_timeout(reading)
             await attached.aclose()
         async with asyncio.timeout(45):
             while not daemon.model.hangups:
@@ -492,10 +511,10 @@ async def test_a_run_whose_last_follower_attached_is_killed_half_a_minute_after_
 
 @pytest.mark.req("client.key.given")
 async def test_a_key_that_is_given_is_used_as_it_is(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        first = await collect(client.stream("crab", "hello", key="mine"), [])
-        again = await collect(client.stream("crab", "hello", key="mine"), [])
-        assert text(first) == text(again) == "heard: hello"
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        first = await collect_events(client.stream("crab", "hello", key="mine"), [])
+        again = await collect_events(client.stream("crab", "hello", key="mine"), [])
+        assert join_text(first) == join_text(again) == "heard: hello"
         start = again[0]
         assert isinstance(start, wire.StreamStart)
         assert start.stored
@@ -505,14 +524,14 @@ async def test_a_key_that_is_given_is_used_as_it_is(tmp_path: Path) -> None:
         assert caught.value.code == 409
         (message, _) = (await client.list_messages("crab")).messages
         assert message.key == "mine"
-        assert daemon.model.asked == 1
+        assert daemon.model.request_count == 1
 
 
 @pytest.mark.req("client.key.default")
 async def test_each_message_has_a_key_of_its_own(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "one")
-        await collect(client.stream("crab", "one"), [])
+        await collect_events(client.stream("crab", "one"), [])
         messages = (await client.list_messages("crab", with_runs=True)).messages
         keys = [message.key for message in messages if message.role == "user"]
         assert [len(key) for key in keys] == [32, 32]
@@ -521,13 +540,16 @@ async def test_each_message_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.req("client.key.default")
 async def test_without_reconnecting_there_are_no_keys(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, connect(home=daemon.home, reconnect_timeout=0) as client:
-        await collect(client.stream("crab", "one"), [])
+    async with (
+        run_daemon(tmp_path) as daemon,
+        connect(home=daemon.home, reconnect_timeout=0) as client,
+    ):
+        await collect_events(client.stream("crab", "one"), [])
         messages = (await client.list_messages("crab", with_runs=True)).messages
         assert [message.key for message in messages] == ["", ""]
 
 
-class Older(ScriptedServer):
+class KeylessServer(ScriptedServer):
     """A daemon of before keys: it has other features, and remembers what it was sent."""
 
     def __init__(self) -> None:
@@ -542,21 +564,21 @@ class Older(ScriptedServer):
 
 @pytest.mark.req("client.key.older_daemon")
 async def test_an_older_daemon_gets_no_key_and_nothing_twice(tmp_path: Path) -> None:
-    server = Older()
+    server = KeylessServer()
     path, through = tmp_path / "s", tmp_path / "p"
     async with (
-        listening(server, path),
-        proxy(through, path) as cutter,
+        open_listener(server, path),
+        start_proxy(through, path) as cutter,
         connect(cutter.address) as client,
     ):
         events: list[Event] = []
-        await within(collect(client.stream("crab", "count 2"), events))
-        assert text(events) == "01"
-        reading = asyncio.ensure_future(collect(client.stream("crab", "forever"), []))
+        await wait_with_timeout(collect_events(client.stream("crab", "count 2"), events))
+        assert join_text(events) == "01"
+        reading = asyncio.ensure_future(collect_events(client.stream("crab", "forever"), []))
         await server.until_started("forever")
-        cutter.cut()
+        cutter.cut_connections()
         with pytest.raises(ConnectionClosedError):
-            await within(reading)
+            await wait_with_timeout(reading)
         assert [request.HasField("key") for request in server.requests] == [False, False]
         stream = client.stream("crab", "forever")
         await anext(stream)
@@ -564,7 +586,7 @@ async def test_an_older_daemon_gets_no_key_and_nothing_twice(tmp_path: Path) -> 
         await server.until_ended("forever: cancelled")
 
 
-class NoGreeting(Server):
+class NoGreetingServer(Server):
     """A server that does not know hello."""
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
@@ -574,26 +596,26 @@ class NoGreeting(Server):
 @pytest.mark.req("client.key.older_daemon")
 async def test_a_server_without_a_greeting_knows_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    async with listening(NoGreeting(), path), connect(f"unix:{path}") as client:
+    async with open_listener(NoGreetingServer(), path), connect(f"unix:{path}") as client:
         assert (await client.send("crab", "hello")).content == "no key"
 
 
 @pytest.mark.req("client.key.older_daemon")
 async def test_a_message_is_not_sent_again_to_a_daemon_that_knows_no_keys(tmp_path: Path) -> None:
     """The daemon that had it was replaced by an older one."""
-    fragile, path = Fragile(), tmp_path / "s"
+    fragile, path = FragileServer(), tmp_path / "s"
     async with await asyncio.start_unix_server(fragile.serve, path), connect(f"unix:{path}") as one:
-        await one._pool.warm()
-        older = Older()
+        await one._pool.ensure_connected()
+        older = KeylessServer()
         stream = one.stream("crab", "count 1")
         sending = asyncio.ensure_future(anext(stream))
         async with asyncio.timeout(PATIENCE):
             while not fragile.keys:
                 await asyncio.sleep(0)
         path.unlink()
-        async with listening(older, path):
+        async with open_listener(older, path):
             with pytest.raises(ConnectionClosedError):
-                await within(sending)
+                await wait_with_timeout(sending)
         assert older.requests == []
 
 
@@ -603,27 +625,27 @@ async def test_a_message_is_not_sent_again_to_a_daemon_that_knows_no_keys(tmp_pa
 @pytest.mark.req("client.sync.retry")
 async def test_the_blocking_client_goes_on_after_a_cut_too(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as daemon,
-        proxy(tmp_path / "p", RunFiles.of(daemon.home).socket) as cutter,
+        run_daemon(tmp_path) as daemon,
+        start_proxy(tmp_path / "p", RunFiles.for_home(daemon.home).socket_path) as cutter,
     ):
         events: list[Event] = []
 
         def read() -> None:
             with connect_sync(cutter.address) as client:
-                events.extend(client.stream("crab", HALF))
+                events.extend(client.stream("crab", WAITING_SCRIPT))
 
         reading = asyncio.ensure_future(asyncio.to_thread(read))
         await daemon.model.until_waiting()
-        cutter.cut()
+        cutter.cut_connections()
         daemon.model.release()
-        await within(reading)
-        assert text(events) == "half anhour"
-        assert daemon.model.asked == 1
+        await wait_with_timeout(reading)
+        assert join_text(events) == "half anhour"
+        assert daemon.model.request_count == 1
 
 
 @pytest.mark.req("client.sync.retry")
 async def test_leaving_the_loop_over_a_blocking_stream_cancels_its_run(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as other:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as other:
 
         def read() -> None:
             with connect_sync(home=daemon.home) as client:
@@ -631,7 +653,7 @@ async def test_leaving_the_loop_over_a_blocking_stream_cancels_its_run(tmp_path:
                     if isinstance(event, wire.StreamChunk):
                         break
 
-        await within(asyncio.to_thread(read))
+        await wait_with_timeout(asyncio.to_thread(read))
         await daemon.model.until_hung_up()
         async with asyncio.timeout(5):
             while (await other.get_stats()).runs:

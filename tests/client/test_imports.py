@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-LIST = """
+LIST_IMPORTS = """
 import sys
 before = set(sys.modules)
 import {module}
@@ -13,12 +13,12 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 """
 
 
-def loaded(module: str) -> set[str]:
+def list_loaded_packages(module: str) -> set[str]:
     """Top-level packages, and for ours the rooms, that importing `module` brings in.
 
     Without `late`, by which the rest is not brought in.
     """
-    command = [sys.executable, "-c", LIST.format(module=module)]
+    command = [sys.executable, "-c", LIST_IMPORTS.format(module=module)]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
     packages = {name.split(".")[0] for name in names} - {"crabtalk"}
@@ -28,7 +28,7 @@ def loaded(module: str) -> set[str]:
 
 @pytest.mark.req("client.import.light")
 def test_the_client_loads_protobuf_and_the_rooms_below_it() -> None:
-    assert loaded("crabtalk.client") == {
+    assert list_loaded_packages("crabtalk.client") == {
         "crabtalk.client",
         "crabtalk.transport",
         "crabtalk.protocol",
@@ -38,7 +38,7 @@ def test_the_client_loads_protobuf_and_the_rooms_below_it() -> None:
 
 @pytest.mark.req("client.import.light")
 def test_the_package_itself_loads_nothing() -> None:
-    assert loaded("crabtalk") == set()
+    assert list_loaded_packages("crabtalk") == set()
 
 
 def test_a_name_the_package_does_not_have_is_an_attribute_error() -> None:

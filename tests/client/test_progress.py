@@ -18,7 +18,7 @@ STEPS = st.lists(
 )
 
 
-def event(name: str, **fields: object) -> Named:
+def make_event(name: str, **fields: object) -> Named:
     message = wire.StreamEvent()
     for field, value in fields.items():
         setattr(getattr(message, name), field, value)
@@ -26,8 +26,8 @@ def event(name: str, **fields: object) -> Named:
     return name, message
 
 
-def calls(count: int, *, early: bool) -> Named:
-    name, message = event("tool_start")
+def make_tool_start(count: int, *, early: bool) -> Named:
+    name, message = make_event("tool_start")
     # Ids are used again in each step, as some models do.
     message.tool_start.calls.extend(wire.ToolCallInfo(id=f"call_{n}") for n in range(count))
     if early:
@@ -35,34 +35,34 @@ def calls(count: int, *, early: bool) -> Named:
     return name, message
 
 
-def events(steps: list[tuple[list[str], list[str], int]], *, is_live: bool) -> Iterator[Named]:
+def make_stream(steps: list[tuple[list[str], list[str], int]], *, is_live: bool) -> Iterator[Named]:
     """A stream as it is sent first, or as the log has it: texts whole, results in call order."""
-    yield event("start", agent="crab")
+    yield make_event("start", agent="crab")
     for thoughts, words, count in steps:
         for name, pieces in (("thinking", thoughts), ("chunk", words)):
             kind = "text" if name == "chunk" else name
             if "".join(pieces):
-                yield event(f"{kind}_start", agent="crab")
+                yield make_event(f"{kind}_start", agent="crab")
                 for piece in pieces if is_live else ["".join(pieces)]:
-                    yield event(name, content=piece)
-                yield event(f"{kind}_end", agent="crab")
+                    yield make_event(name, content=piece)
+                yield make_event(f"{kind}_end", agent="crab")
         if count:
             early = range(1, count + 1) if is_live else (count,)
             for known in early:
-                name, message = calls(known, early=True)
+                name, message = make_tool_start(known, early=True)
                 if is_live:
                     del message.tool_start.calls[:-1]
                 yield name, message
-            yield calls(count, early=False)
+            yield make_tool_start(count, early=False)
             for n in reversed(range(count)) if is_live else range(count):
-                yield event("tool_result", call_id=f"call_{n}", output="x")
-            yield event("tools_complete")
+                yield make_event("tool_result", call_id=f"call_{n}", output="x")
+            yield make_event("tools_complete")
         if is_live:
-            yield event("context_usage")
-    yield event("end", agent="crab")
+            yield make_event("context_usage")
+    yield make_event("end", agent="crab")
 
 
-def told(stream: list[Named]) -> dict[str, list[str]]:
+def summarise_stream(stream: list[Named]) -> dict[str, list[str]]:
     """What a consumer makes of it, kind by kind."""
     heard: dict[str, list[str]] = {"chunk": [""], "thinking": [""]}
     for name, message in stream:
@@ -78,8 +78,8 @@ def told(stream: list[Named]) -> dict[str, list[str]]:
     return {kind: sorted(found) for kind, found in heard.items()}
 
 
-def passed_on(progress: StreamProgress, stream: list[Named]) -> list[Named]:
-    taken = ((name, progress.take(name, message)) for name, message in stream)
+def filter_stream(progress: StreamProgress, stream: list[Named]) -> list[Named]:
+    taken = ((name, progress.filter_event(name, message)) for name, message in stream)
     return [(name, message) for name, message in taken if message is not None]
 
 
@@ -88,16 +88,16 @@ def passed_on(progress: StreamProgress, stream: list[Named]) -> list[Named]:
 def test_a_consumer_hears_the_same_however_often_the_stream_begins_anew(
     steps: list[tuple[list[str], list[str], int]], cuts: list[int], is_reconnected: bool
 ) -> None:
-    live, stored = list(events(steps, is_live=True)), list(events(steps, is_live=False))
+    live, stored = list(make_stream(steps, is_live=True)), list(make_stream(steps, is_live=False))
     progress = StreamProgress()
     heard: list[Named] = []
     for number, cut in enumerate(cuts):
         stream = live if number == 0 else stored
-        heard += passed_on(progress, stream[: min(cut, len(stream) - 1)])
+        heard += filter_stream(progress, stream[: min(cut, len(stream) - 1)])
         if is_reconnected:
             progress.resume()
-    heard += passed_on(progress, stored if cuts else live)
-    assert told(heard) == told(live)
+    heard += filter_stream(progress, stored if cuts else live)
+    assert summarise_stream(heard) == summarise_stream(live)
 
 
 @pytest.mark.req("client.retry.stream")
@@ -105,10 +105,10 @@ def test_a_consumer_hears_the_same_however_often_the_stream_begins_anew(
 def test_a_stream_that_continues_is_passed_on_as_it_is(
     steps: list[tuple[list[str], list[str], int]], cut: int
 ) -> None:
-    live = list(events(steps, is_live=True))
+    live = list(make_stream(steps, is_live=True))
     progress = StreamProgress()
-    heard = passed_on(progress, live[:cut])
+    heard = filter_stream(progress, live[:cut])
     if progress.has_started:
         progress.resume()
-    heard += passed_on(progress, live[cut:])
+    heard += filter_stream(progress, live[cut:])
     assert heard == live

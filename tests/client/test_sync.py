@@ -16,12 +16,12 @@ from crabtalk.protocol import wire
 SERVE = """
 import asyncio, sys
 from pathlib import Path
-from tests.scripted import ScriptedServer, listening
+from tests.scripted import ScriptedServer, open_listener
 
 async def main() -> None:
     server = ScriptedServer()
     server.release.set()
-    async with listening(server, Path(sys.argv[1])):
+    async with open_listener(server, Path(sys.argv[1])):
         print("ready", flush=True)
         await server.until_ended("forever: cancelled")
         print("cancelled", flush=True)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 # systemd.syntax(7), the escapes of quoted words.
-SIMPLE = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
+SIMPLE_ESCAPES = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class SystemdUnit:
     values: dict[str, str]
 
 
-def read_systemd(text: str) -> SystemdUnit:
+def parse_systemd_unit(text: str) -> SystemdUnit:
     """A unit file: continuation lines, comments, quotes, escapes, specifiers, variables."""
     values: dict[str, str] = {}
     for line in text.replace("\\\n", " ").split("\n"):
@@ -24,18 +24,21 @@ def read_systemd(text: str) -> SystemdUnit:
             name, _, value = line.partition("=")
             assert name not in values
             values[name] = value.lstrip(" \t\r")
-    program, *arguments = systemd_words(values["ExecStart"])
+    program, *arguments = split_systemd_words(values["ExecStart"])
     assert program.startswith("/")
     assert not re.search(r"""["'\\]""", program)
-    environment = dict(word.split("=", 1) for word in systemd_words(values["Environment"]))
+    environment = dict(word.split("=", 1) for word in split_systemd_words(values["Environment"]))
     return SystemdUnit(
-        (specified(program), *(expanded(specified(word)) for word in arguments)),
-        {name: specified(value) for name, value in environment.items()},
-        {name: specified(value) for name, value in values.items() if name != "ExecStart"},
+        (
+            expand_specifiers(program),
+            *(expand_variables(expand_specifiers(word)) for word in arguments),
+        ),
+        {name: expand_specifiers(value) for name, value in environment.items()},
+        {name: expand_specifiers(value) for name, value in values.items() if name != "ExecStart"},
     )
 
 
-def systemd_words(line: str) -> list[str]:
+def split_systemd_words(line: str) -> list[str]:
     words, at = [], 0
     while at < len(line):
         if line[at] in " \t":
@@ -46,7 +49,7 @@ def systemd_words(line: str) -> list[str]:
         while at < len(line) and (quote or line[at] not in " \t"):
             character = line[at]
             if character == "\\":
-                piece, at = systemd_escape(line, at + 1)
+                piece, at = parse_systemd_escape(line, at + 1)
                 word += piece
                 continue
             if character == quote:
@@ -61,43 +64,43 @@ def systemd_words(line: str) -> list[str]:
     return words
 
 
-def systemd_escape(line: str, at: int) -> tuple[str, int]:
+def parse_systemd_escape(line: str, at: int) -> tuple[str, int]:
     if line[at] == "x":
         return chr(int(line[at + 1 : at + 3], 16)), at + 3
-    return SIMPLE[line[at]], at + 1
+    return SIMPLE_ESCAPES[line[at]], at + 1
 
 
-def specified(text: str) -> str:
+def expand_specifiers(text: str) -> str:
     """Specifiers: only `%%` stands for something that is known here."""
     assert not re.search(r"%(?!%)", text.replace("%%", "")), text
     return text.replace("%%", "%")
 
 
-def expanded(text: str) -> str:
+def expand_variables(text: str) -> str:
     """Variables: `$$` is `$`; any other `$` would be replaced."""
     assert "$" not in text.replace("$$", ""), text
     return text.replace("$$", "$")
 
 
-def shown_words(line: str) -> list[str]:
+def parse_shown_words(line: str) -> list[str]:
     """A command line as systemd shows it: bare words, and quoted ones with shell and C escapes."""
     words = re.findall(r'"((?:[^"\\]|\\.)*)"|([^ ]+)', line)
-    return [bare or unescaped(quoted) for quoted, bare in words]
+    return [bare or unescape_text(quoted) for quoted, bare in words]
 
 
-def unescaped(text: str) -> str:
+def unescape_text(text: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         code = found[1]
         if code[0] == "x":
             return chr(int(code[1:], 16))
         if len(code) == 3:
             return chr(int(code, 8))
-        return SIMPLE.get(code, code)
+        return SIMPLE_ESCAPES.get(code, code)
 
     return re.sub(r"\\(x[0-9a-f]{2}|[0-7]{3}|.)", replaced, text)
 
 
-def command_line_to_argv(line: str) -> list[str]:
+def split_windows_command_line(line: str) -> list[str]:
     """As Microsoft's C runtime splits a command line that begins with arguments."""
     words: list[str] = []
     word, is_quoted, is_word, at = "", False, False, 0

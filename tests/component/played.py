@@ -8,21 +8,21 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from tests.warm import Program, Started
+from tests.warm import ForkedProcess, ForkedProgram
 
 ROOT = Path(__file__).parents[2]
-PLAYER = Program(
+PYTHON_LAUNCHER = ForkedProgram(
     *(Path(__file__), "tests.component.played:main"),
     *("crabtalk.component.mcp_http", "mcp.server", "uvicorn.lifespan.on"),
     *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
 )
 
 
-def played(
+def start_python(
     code: str, home: Path, *, stdout: int | None = None, stderr: int | None = None
-) -> Started:
+) -> ForkedProcess:
     environment = {**os.environ, "CRABTALK_HOME": str(home), "PYTHONPATH": str(ROOT)}
-    return PLAYER.start(code, stdout=stdout, stderr=stderr, env=environment)
+    return PYTHON_LAUNCHER.start(code, stdout=stdout, stderr=stderr, env=environment)
 
 
 def main() -> None:

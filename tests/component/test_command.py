@@ -5,7 +5,13 @@ import sys
 
 import pytest
 
-from crabtalk.component.command import counted, json_line, one_line, table, visible
+from crabtalk.component.command import (
+    escape_controls,
+    format_count,
+    format_json_line,
+    format_table,
+    to_one_line,
+)
 
 
 @pytest.mark.req("component.command.light")
@@ -22,22 +28,27 @@ def test_a_command_line_waits_for_no_loop_and_no_wire() -> None:
 @pytest.mark.parametrize("sign", ["\x1b", "\x07", "\x9b", "\x7f", "\u202e", "\u2066", "\u2028"])
 def test_what_strangers_wrote_is_shown_and_not_obeyed(sign: str) -> None:
     written = f"a{sign}b"
-    shown = [visible(written), visible(written, layout=True), one_line(written), json_line(written)]
+    shown = [
+        escape_controls(written),
+        escape_controls(written, layout=True),
+        to_one_line(written),
+        format_json_line(written),
+    ]
     assert all(sign not in each for each in shown)
     assert all("\\" in each for each in shown[:2])
 
 
 @pytest.mark.req("component.command.visible")
 def test_half_a_character_is_shown_as_what_it_is() -> None:
-    assert visible("\udc80") == "\\udc80"
-    assert visible("a\tb\nc\r\nd\re", layout=True) == "a\tb\nc\r\nd\\re"
+    assert escape_controls("\udc80") == "\\udc80"
+    assert escape_controls("a\tb\nc\r\nd\re", layout=True) == "a\tb\nc\r\nd\\re"
 
 
 @pytest.mark.req("component.command.table")
 def test_columns_stand_below_each_other_in_any_script() -> None:
-    assert table([["数数", "x", "y"], ["a", "long", ""]]) == "数数  x     y\na     long"
+    assert format_table([["数数", "x", "y"], ["a", "long", ""]]) == "数数  x     y\na     long"
 
 
 def test_one_is_one_and_none_are_many() -> None:
-    told = [counted(number, "message") for number in (0, 1, 2)]
+    told = [format_count(number, "message") for number in (0, 1, 2)]
     assert told == ["0 messages", "1 message", "2 messages"]

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from crabtalk.component.log import OneLine
+from crabtalk.component.log import OneLineFormatter
 
 
 @pytest.mark.req("logs.invisible")
 def test_a_line_shows_control_and_format_characters_as_escapes() -> None:
     record = logging.makeLogRecord({"name": "dice", "msg": "a\u202eb\u2066c\u200bd\ufeffe\nf é 砂"})
-    line = OneLine().format(record)
+    line = OneLineFormatter().format(record)
     assert line.endswith("dice: a\\u202eb\\u2066c\\u200bd\\ufeffe\\nf é 砂")

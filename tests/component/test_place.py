@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component import ComponentError, Place
+from crabtalk.component import ComponentError, ComponentPaths
 
 
 @pytest.mark.req("component.place")
 def test_what_belongs_to_a_component_has_its_name(home: Path) -> None:
-    place = Place(home, "dice")
-    assert place.port.path == home / "run" / "dice.port"
-    assert place.log == home / "logs" / "dice.log"
-    assert place.config == home / "config" / "dice.toml"
+    place = ComponentPaths(home, "dice")
+    assert place.port_file.path == home / "run" / "dice.port"
+    assert place.log_path == home / "logs" / "dice.log"
+    assert place.config_path == home / "config" / "dice.toml"
 
 
 @pytest.mark.req("component.place")
 def test_a_home_that_is_not_there_is_made_for_its_owner_alone(home: Path) -> None:
-    with Place(home, "dice").taken():
+    with ComponentPaths(home, "dice").hold_lock():
         pass
     for path in (home, home / "run", home / "logs"):
         assert path.stat().st_mode & 0o777 == 0o700
@@ -29,26 +29,27 @@ def test_a_home_that_is_not_there_is_made_for_its_owner_alone(home: Path) -> Non
 
 @pytest.mark.req("component.alone")
 def test_it_is_taken_once_at_a_time(home: Path) -> None:
-    place = Place(home, "dice")
-    with place.taken():
+    place = ComponentPaths(home, "dice")
+    with place.hold_lock():
         refused = pytest.raises(ComponentError, match=f"pid {os.getpid()}.*stop it first")
-        with refused, place.taken():
+        with refused, place.hold_lock():
             pass
-        with Place(home, "bones").taken():
+        with ComponentPaths(home, "bones").hold_lock():
             pass
-    with place.taken():
+    with place.hold_lock():
         pass
 
 
 @pytest.mark.req("component.alone")
 def test_a_process_that_was_killed_holds_nothing(home: Path) -> None:
     code = (
-        "import sys, os, signal, pathlib; from crabtalk.component import Place\n"
-        "with Place(pathlib.Path(sys.argv[1]), 'dice').taken(): os.kill(os.getpid(), 9)"
+        "import sys, os, signal, pathlib; from crabtalk.component import ComponentPaths\n"
+        "with ComponentPaths(pathlib.Path(sys.argv[1]), 'dice').hold_lock():\n"
+        "    os.kill(os.getpid(), 9)"
     )
     result = subprocess.run([sys.executable, "-c", code, str(home)], check=False)
     assert result.returncode == -9
-    with Place(home, "dice").taken():
+    with ComponentPaths(home, "dice").hold_lock():
         pass
 
 
@@ -56,5 +57,5 @@ def test_a_process_that_was_killed_holds_nothing(home: Path) -> None:
 def test_a_home_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     refused = pytest.raises(ComponentError, match=r"cannot use .*; set CRABTALK_HOME to another")
-    with refused, Place(tmp_path / "home", "dice").taken():
+    with refused, ComponentPaths(tmp_path / "home", "dice").hold_lock():
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component import ComponentError, PortFile, port_files
+from crabtalk.component import ComponentError, PortFile, list_port_files
 
 
 @pytest.fixture
@@ -19,16 +19,16 @@ def run(home: Path) -> Path:
 
 @pytest.mark.req("component.port_file")
 def test_it_is_there_exactly_while_it_is_published(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
-    with file.published(4711):
+    file = PortFile.for_component(home, "dice")
+    with file.publish(4711):
         assert (run / "dice.port").read_bytes() == b"4711\n"
-        assert file.read() == 4711
+        assert file.read_port() == 4711
     assert not file.path.exists()
 
 
 @pytest.mark.req("component.port_file")
 def test_a_reader_never_sees_half_of_it(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
+    file = PortFile.for_component(home, "dice")
     seen: set[bytes] = set()
     done = threading.Event()
 
@@ -44,7 +44,7 @@ def test_a_reader_never_sees_half_of_it(home: Path, run: Path) -> None:
     reader.start()
     try:
         for port in (1, 65535) * 50:
-            with file.published(port):
+            with file.publish(port):
                 pass
     finally:
         done.set()
@@ -54,16 +54,16 @@ def test_a_reader_never_sees_half_of_it(home: Path, run: Path) -> None:
 
 @pytest.mark.req("component.port_file.removed")
 def test_one_that_became_somebody_elses_stays(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
-    with file.published(4711):
+    file = PortFile.for_component(home, "dice")
+    with file.publish(4711):
         file.path.write_text("4712\n")
-    assert file.read() == 4712
+    assert file.read_port() == 4712
 
 
 @pytest.mark.req("component.port_file.removed")
 def test_it_goes_when_what_it_stands_for_fails(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
-    with pytest.raises(ZeroDivisionError), file.published(4711):
+    file = PortFile.for_component(home, "dice")
+    with pytest.raises(ZeroDivisionError), file.publish(4711):
         _ = 1 / 0
     assert not file.path.exists()
 
@@ -92,7 +92,7 @@ def test_what_is_no_port_is_read_as_none(
     home: Path, run: Path, text: bytes, port: int | None
 ) -> None:
     (run / "dice.port").write_bytes(text)
-    assert PortFile.of(home, "dice").read() == port
+    assert PortFile.for_component(home, "dice").read_port() == port
 
 
 @pytest.mark.req("component.port_file.read")
@@ -103,20 +103,20 @@ def test_only_files_are_read_and_only_ours(
     (run / "folder.port").mkdir()
     (run / "link.port").symlink_to(run / "nowhere")
     (run / "dice.port").write_text("80\n")
-    found = {file.name: file.read() for file in port_files(home)}
+    found = {file.name: file.read_port() for file in list_port_files(home)}
     assert found == {"dice": 80, "folder": None, "link": None, "pipe": None}
     monkeypatch.setattr(os, "geteuid", lambda: (run / "dice.port").stat().st_uid + 1)
-    assert PortFile.of(home, "dice").read() is None
+    assert PortFile.for_component(home, "dice").read_port() is None
 
 
 @pytest.mark.req("component.port_file.read")
 def test_a_file_that_was_written_anew_is_told_from_the_old_one(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
+    file = PortFile.for_component(home, "dice")
     file.path.write_text("80\n")
-    before = file.look()
-    assert before == file.look()
+    before = file.read_content()
+    assert before == file.read_content()
     os.utime(file.path, ns=(0, 1))
-    after = file.look()
+    after = file.read_content()
     assert before is not None
     assert after is not None
     assert (after.port, after == before) == (80, False)
@@ -124,7 +124,7 @@ def test_a_file_that_was_written_anew_is_told_from_the_old_one(home: Path, run: 
 
 @pytest.mark.req("component.port_file.stale")
 def test_a_file_whose_port_nobody_listens_on_is_told_from_a_live_one(home: Path, run: Path) -> None:
-    file = PortFile.of(home, "dice")
+    file = PortFile.for_component(home, "dice")
     assert not file.is_listening()
     with socket.create_server(("127.0.0.1", 0)) as server:
         file.path.write_text(f"{server.getsockname()[1]}\n")
@@ -134,14 +134,14 @@ def test_a_file_whose_port_nobody_listens_on_is_told_from_a_live_one(home: Path,
 
 @pytest.mark.req("component.port_file.read")
 def test_all_components_are_found_and_the_daemon_is_not_one(home: Path, run: Path) -> None:
-    assert port_files(home / "nowhere") == []
+    assert list_port_files(home / "nowhere") == []
     for name in ("search.port", "dice.port", "crabtalk.port", ".dice.port.7.new", "dice.lock"):
         (run / name).write_text("1\n")
-    assert [file.name for file in port_files(home)] == ["dice", "search"]
+    assert [file.name for file in list_port_files(home)] == ["dice", "search"]
 
 
 @pytest.mark.req("component.name")
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "a b", "crabtalk", "-a", "x" * 65, "a\n"])
 def test_no_name_leads_out_of_the_directory(home: Path, name: str) -> None:
     with pytest.raises(ComponentError, match="take"):
-        PortFile.of(home, name)
+        PortFile.for_component(home, name)

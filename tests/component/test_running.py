@@ -18,26 +18,28 @@ import pytest
 from mcp import Client
 
 from crabtalk.component import PortFile
-from crabtalk.component.mcp_http import GRACE
-from tests.component.played import ROOT, played
-from tests.warm import PIPE, Started
+from crabtalk.component.mcp_http import GRACE_SECONDS
+from tests.component.played import ROOT, start_python
+from tests.warm import PIPE, ForkedProcess
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 40
-PAGE = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
-DICE = PAGE.split("```python\n")[1].split("```")[0]
+PAGE_TEXT = (ROOT / "docs" / "components.md").read_text(encoding="utf-8")
+DICE_CODE = PAGE_TEXT.split("```python\n")[1].split("```")[0]
 
 
 @asynccontextmanager
-async def component(home: Path, code: str = DICE, name: str = "dice") -> AsyncIterator[Started]:
+async def run_component(
+    home: Path, code: str = DICE_CODE, name: str = "dice"
+) -> AsyncIterator[ForkedProcess]:
     """Runs `code` until its port file is there."""
-    old = PortFile.of(home, name).read()
-    process = played(code, home, stderr=PIPE)
+    old = PortFile.for_component(home, name).read_port()
+    process = start_python(code, home, stderr=PIPE)
     try:
         async with asyncio.timeout(PATIENCE):
-            while PortFile.of(home, name).read() in (None, old):
+            while PortFile.for_component(home, name).read_port() in (None, old):
                 assert process.returncode is None, await process.communicate()
                 await asyncio.sleep(0.01)
         yield process
@@ -47,34 +49,37 @@ async def component(home: Path, code: str = DICE, name: str = "dice") -> AsyncIt
         await process.communicate()
 
 
-async def ended(process: Started) -> tuple[int | None, str]:
+async def wait_until_ended(process: ForkedProcess) -> tuple[int | None, str]:
     async with asyncio.timeout(PATIENCE):
         _, said = await process.communicate()
     return process.returncode, said.decode()
 
 
 @asynccontextmanager
-async def client_left_behind(home: Path) -> AsyncIterator[Client]:
+async def open_abandoned_client(home: Path) -> AsyncIterator[Client]:
     """A client that may find its server gone when it says good-bye."""
     try:
-        async with Client(url(home, "/mcp")) as client:
+        async with Client(build_url(home, "/mcp")) as client:
             yield client
     except* httpx2.TransportError:
         pass
 
 
-async def seen(path: Path) -> None:
+async def wait_for_file(path: Path) -> None:
     async with asyncio.timeout(PATIENCE):
         while not path.exists():
             await asyncio.sleep(0.01)
 
 
-def url(home: Path, path: str, name: str = "dice") -> str:
-    return f"http://127.0.0.1:{PortFile.of(home, name).read()}{path}"
+def build_url(home: Path, path: str, name: str = "dice") -> str:
+    return f"http://127.0.0.1:{PortFile.for_component(home, name).read_port()}{path}"
 
 
-async def health(home: Path) -> object:
-    async with aiohttp.ClientSession() as session, session.get(url(home, "/health")) as response:
+async def fetch_health(home: Path) -> object:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(build_url(home, "/health")) as response,
+    ):
         return await response.json()
 
 
@@ -84,10 +89,10 @@ async def test_the_page_of_code_in_the_docs_is_a_component_whose_tools_can_be_ca
     home: Path,
 ) -> None:
     environment = {**os.environ, "CRABTALK_HOME": str(home)}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DICE, env=environment)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DICE_CODE, env=environment)
     try:
-        await seen(home / "run" / "dice.port")
-        async with Client(url(home, "/mcp")) as client:
+        await wait_for_file(home / "run" / "dice.port")
+        async with Client(build_url(home, "/mcp")) as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["roll"]
             result = await client.call_tool("roll", {"sides": 1, "times": 3})
     finally:
@@ -99,7 +104,7 @@ async def test_the_page_of_code_in_the_docs_is_a_component_whose_tools_can_be_ca
 
 @pytest.mark.req("component.port_file")
 async def test_the_port_file_is_a_port_on_loopback_and_a_line_end(home: Path) -> None:
-    async with component(home):
+    async with run_component(home):
         text = (home / "run" / "dice.port").read_text()
         assert re.fullmatch(r"\d+\n", text)
         table = Path("/proc/net/tcp").read_text()
@@ -111,18 +116,18 @@ async def test_the_port_file_is_a_port_on_loopback_and_a_line_end(home: Path) ->
 
 @pytest.mark.req("component.health")
 async def test_health_says_who_it_is(home: Path) -> None:
-    async with component(home) as process:
-        assert await health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
+    async with run_component(home) as process:
+        assert await fetch_health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
 
 
 @pytest.mark.req("component.mcp.origin")
 async def test_a_web_page_cannot_call_tools(home: Path) -> None:
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     headers = {"Accept": "application/json, text/event-stream"}
-    async with component(home), aiohttp.ClientSession() as session:
+    async with run_component(home), aiohttp.ClientSession() as session:
         for wrong in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
             both = {**headers, **wrong}
-            async with session.post(url(home, "/mcp"), json=call, headers=both) as response:
+            async with session.post(build_url(home, "/mcp"), json=call, headers=both) as response:
                 assert response.status in (403, 421)
 
 
@@ -131,9 +136,9 @@ async def test_a_web_page_cannot_call_tools(home: Path) -> None:
 async def test_told_to_stop_it_removes_its_port_file_and_ends_well(
     home: Path, number: signal.Signals
 ) -> None:
-    async with component(home) as process:
+    async with run_component(home) as process:
         process.send_signal(number)
-        code, said = await ended(process)
+        code, said = await wait_until_ended(process)
     assert code == 0, said
     assert "dice has stopped" in said
     assert not (home / "run" / "dice.port").exists()
@@ -141,14 +146,14 @@ async def test_told_to_stop_it_removes_its_port_file_and_ends_well(
 
 @pytest.mark.req("component.port_file.removed")
 async def test_a_port_file_that_is_somebody_elses_stays(home: Path) -> None:
-    async with component(home) as process:
+    async with run_component(home) as process:
         (home / "run" / "dice.port").write_text("1\n")
         process.terminate()
-        await ended(process)
+        await wait_until_ended(process)
     assert (home / "run" / "dice.port").read_text() == "1\n"
 
 
-HELLO = {
+INITIALIZE_REQUEST = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
@@ -164,19 +169,19 @@ HELLO = {
 async def test_a_client_that_listens_on_does_not_keep_it_from_stopping(home: Path) -> None:
     headers = {"Accept": "application/json, text/event-stream"}
     async with (
-        component(home) as process,
+        run_component(home) as process,
         aiohttp.ClientSession(headers=headers) as session,
-        session.post(url(home, "/mcp"), json=HELLO) as hello,
+        session.post(build_url(home, "/mcp"), json=INITIALIZE_REQUEST) as hello,
     ):
         session_id = {"Mcp-Session-Id": hello.headers["Mcp-Session-Id"]}
-        async with session.get(url(home, "/mcp"), headers=session_id) as listening:
+        async with session.get(build_url(home, "/mcp"), headers=session_id) as listening:
             assert listening.content_type == "text/event-stream"
             process.terminate()
-            code, said = await ended(process)
+            code, said = await wait_until_ended(process)
     assert code == 0, said
 
 
-SLOW = """
+SLOW_CODE = """
 import asyncio, pathlib, os
 from mcp.server import MCPServer
 from crabtalk.component import run_mcp
@@ -195,11 +200,11 @@ run_mcp(server)
 
 @pytest.mark.req("component.stop")
 async def test_a_call_that_runs_is_let_finish(home: Path) -> None:
-    code = SLOW.replace("SECONDS", "1")
-    async with component(home, code) as process, client_left_behind(home) as client:
+    code = SLOW_CODE.replace("SECONDS", "1")
+    async with run_component(home, code) as process, open_abandoned_client(home) as client:
         await client.list_tools()  # or it would ask for their schemas after the call
         call = asyncio.ensure_future(client.call_tool("wait"))
-        await seen(home / "waiting")
+        await wait_for_file(home / "waiting")
         process.terminate()
         async with asyncio.timeout(PATIENCE):
             result = await call
@@ -209,59 +214,62 @@ async def test_a_call_that_runs_is_let_finish(home: Path) -> None:
 @pytest.mark.req("component.stop")
 @pytest.mark.clock
 async def test_a_second_signal_does_not_wait_for_a_call(home: Path) -> None:
-    code = SLOW.replace("SECONDS", "600")
-    async with component(home, code) as process, client_left_behind(home) as client:
+    code = SLOW_CODE.replace("SECONDS", "600")
+    async with run_component(home, code) as process, open_abandoned_client(home) as client:
         call = asyncio.ensure_future(client.call_tool("wait"))
-        await seen(home / "waiting")
+        await wait_for_file(home / "waiting")
         process.terminate()
         async with asyncio.timeout(PATIENCE):
             while (home / "run" / "dice.port").exists():
                 await asyncio.sleep(0.01)
         start = time.monotonic()
         process.terminate()
-        await ended(process)
-        assert time.monotonic() - start < GRACE
+        await wait_until_ended(process)
+        assert time.monotonic() - start < GRACE_SECONDS
         call.cancel()
         await asyncio.wait([call])
 
 
 @pytest.mark.req("component.alone")
 async def test_a_second_one_of_the_same_name_says_so_and_exits(home: Path) -> None:
-    async with component(home) as process:
+    async with run_component(home) as process:
         before = (home / "run" / "dice.port").read_bytes()
-        status, said = await ended(played(DICE, home, stderr=PIPE))
+        status, said = await wait_until_ended(start_python(DICE_CODE, home, stderr=PIPE))
         assert status == 1
         assert said == f"dice: dice already runs in {home} (pid {process.pid}); stop it first\n"
         assert (home / "run" / "dice.port").read_bytes() == before
-        assert await health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
+        assert await fetch_health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
 
 
 @pytest.mark.req("component.alone")
 async def test_one_of_another_name_is_no_obstacle(home: Path) -> None:
-    other = DICE.replace('MCPServer("dice")', 'MCPServer("bones")')
-    async with component(home), component(home, other, "bones"):
-        assert PortFile.of(home, "bones").read() != PortFile.of(home, "dice").read()
+    other = DICE_CODE.replace('MCPServer("dice")', 'MCPServer("bones")')
+    async with run_component(home), run_component(home, other, "bones"):
+        assert (
+            PortFile.for_component(home, "bones").read_port()
+            != PortFile.for_component(home, "dice").read_port()
+        )
 
 
 @pytest.mark.req("component.killed")
 async def test_killed_and_restarted_it_is_reachable_at_its_new_port(home: Path) -> None:
-    async with component(home) as process:
+    async with run_component(home) as process:
         process.kill()
         await process.wait()
-        old = PortFile.of(home, "dice")
-        port = old.read()
+        old = PortFile.for_component(home, "dice")
+        port = old.read_port()
         assert port is not None  # nobody was left to remove it
         assert not old.is_listening()
-    async with component(home) as process:
-        assert PortFile.of(home, "dice").read() != port
-        assert await health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
-        async with Client(url(home, "/mcp")) as client:
+    async with run_component(home) as process:
+        assert PortFile.for_component(home, "dice").read_port() != port
+        assert await fetch_health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
+        async with Client(build_url(home, "/mcp")) as client:
             assert (await client.call_tool("roll", {"sides": 1})).structured_content
 
 
 @pytest.mark.req("component.log")
 async def test_its_log_is_in_the_home_and_on_stderr(home: Path) -> None:
-    talking = DICE.replace(
+    talking = DICE_CODE.replace(
         "    run_mcp(server)",
         "    import logging, threading\n"
         "    def talk():\n"
@@ -270,12 +278,12 @@ async def test_its_log_is_in_the_home_and_on_stderr(home: Path) -> None:
         "    run_mcp(server)",
     )
     log = home / "logs" / "dice.log"
-    async with component(home, talking) as process:
+    async with run_component(home, talking) as process:
         async with asyncio.timeout(PATIENCE):
             while "two" not in log.read_text():
                 await asyncio.sleep(0.01)
         process.terminate()
-        _, said = await ended(process)
+        _, said = await wait_until_ended(process)
     lines = log.read_text().splitlines()
     assert lines == said.splitlines()
     start = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ +\S+: ")
@@ -289,7 +297,7 @@ async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path
     log = home / "logs" / "dice.log"
     log.parent.mkdir(parents=True)
     with log.open("ab") as file:
-        process = played(DICE, home, stderr=file.fileno())
+        process = start_python(DICE_CODE, home, stderr=file.fileno())
     try:
         async with asyncio.timeout(PATIENCE):
             while "is ready" not in log.read_text():
@@ -303,8 +311,8 @@ async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path
 @pytest.mark.req("component.name")
 @pytest.mark.parametrize("name", ["My Server", "../escape", "crabtalk", ""])
 async def test_a_name_that_cannot_be_a_port_file_is_refused(home: Path, name: str) -> None:
-    code = DICE.replace('MCPServer("dice")', f"MCPServer({json.dumps(name or ' ')})")
-    status, said = await ended(played(code, home, stderr=PIPE))
+    code = DICE_CODE.replace('MCPServer("dice")', f"MCPServer({json.dumps(name or ' ')})")
+    status, said = await wait_until_ended(start_python(code, home, stderr=PIPE))
     assert status == 1
     assert "take" in said
     assert "Traceback" not in said

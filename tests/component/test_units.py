@@ -16,20 +16,24 @@ from hypothesis import strategies as st
 
 from crabtalk.component import Service, Unit, UnitError
 from crabtalk.component.launchd import Launchd
-from crabtalk.component.schtasks import NAMESPACE, Schtasks
+from crabtalk.component.schtasks import NAMESPACE, TaskScheduler
 from crabtalk.component.systemd import Systemd
-from tests.component.parsers import command_line_to_argv, read_systemd, shown_words
+from tests.component.parsers import (
+    parse_shown_words,
+    parse_systemd_unit,
+    split_windows_command_line,
+)
 
 NOWHERE = Path("/nowhere")
 
 
-def never(_: object) -> subprocess.CompletedProcess[str]:
+def forbid_commands(_: object) -> subprocess.CompletedProcess[str]:
     raise AssertionError("rendering starts nothing")
 
 
-SYSTEMD = Systemd(never, NOWHERE)
-LAUNCHD = Launchd(never, NOWHERE, 501)
-SCHTASKS = Schtasks(never, NOWHERE)
+SYSTEMD = Systemd(forbid_commands, NOWHERE)
+LAUNCHD = Launchd(forbid_commands, NOWHERE, 501)
+SCHTASKS = TaskScheduler(forbid_commands, NOWHERE)
 
 # What quoting rules are about, more often than chance would have it.
 WORDS = ["%h", "%%", "$HOME", "${HOME}", "$$", "\\n", "]]>", "é", "日本", "\N{ZERO WIDTH SPACE}"]
@@ -57,7 +61,7 @@ units = st.builds(
 )
 
 
-def rendered(manager: Systemd | Launchd | Schtasks, unit: Unit) -> bytes:
+def render_unit(manager: Systemd | Launchd | TaskScheduler, unit: Unit) -> bytes:
     """Skips what the platform has no words for; that those are few is shown below."""
     try:
         return manager.render(unit)
@@ -70,7 +74,7 @@ def rendered(manager: Systemd | Launchd | Schtasks, unit: Unit) -> bytes:
 @settings(max_examples=40)
 @given(units)
 def test_systemd_reads_what_was_meant(unit: Unit) -> None:
-    read = read_systemd(rendered(SYSTEMD, unit).decode())
+    read = parse_systemd_unit(render_unit(SYSTEMD, unit).decode())
     assert read.command == unit.command
     assert read.environment == unit.environment
     assert read.values["WorkingDirectory"] == str(unit.directory)
@@ -92,14 +96,14 @@ def test_systemd_reads_what_was_meant(unit: Unit) -> None:
     )
 )
 def test_systemd_itself_reads_what_was_meant(unit: Unit) -> None:
-    text = rendered(SYSTEMD, unit)
-    with scratch() as directory:
-        dump = verified(directory, unit, text)
+    text = render_unit(SYSTEMD, unit)
+    with make_scratch_directory() as directory:
+        dump = verify_unit(directory, unit, text)
     assert f"\n\t\tWorkingDirectory: {unit.directory}\n" in dump
     for name, value in unit.environment.items():
         assert f"\n\t\tEnvironment: {name}={value}\n" in dump
     line = dump.split("\n\t\t\tCommand Line: ")[1].split("\n")[0]
-    program, *arguments = shown_words(line)
+    program, *arguments = parse_shown_words(line)
     assert program == unit.command[0]
     # Variables are expanded when it starts, where `$$` is what stands for `$`.
     assert [word.replace("$$", "$") for word in arguments] == list(unit.command[1:])
@@ -108,16 +112,18 @@ def test_systemd_itself_reads_what_was_meant(unit: Unit) -> None:
 @pytest.mark.req("component.units.systemd")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_has_nothing_to_say_against_the_unit_of_a_component(home: Path) -> None:
-    unit = Unit.of(Service("dice", "Dice for agents"), Path("/bin/true"), home)
-    with scratch() as directory:
-        dump = verified(directory, unit, SYSTEMD.render(unit), log_level="info")
+    unit = Unit.for_service(Service("dice", "Dice for agents"), Path("/bin/true"), home)
+    with make_scratch_directory() as directory:
+        dump = verify_unit(directory, unit, SYSTEMD.render(unit), log_level="info")
     assert dump == ""
 
 
 @pytest.mark.req("component.units.systemd")
 def test_a_systemd_unit_restarts_its_program_and_starts_it_at_login(home: Path) -> None:
-    unit = Unit.of(Service("dice", "Dice for agents"), Path("/opt/dice"), home, path="/bin")
-    values = read_systemd(SYSTEMD.render(unit).decode()).values
+    unit = Unit.for_service(
+        Service("dice", "Dice for agents"), Path("/opt/dice"), home, path="/bin"
+    )
+    values = parse_systemd_unit(SYSTEMD.render(unit).decode()).values
     assert values["Description"] == "Dice for agents"
     assert values["After"] == "network-online.target"
     assert values["Type"] == "simple"
@@ -130,7 +136,7 @@ def test_a_systemd_unit_restarts_its_program_and_starts_it_at_login(home: Path) 
 @settings(max_examples=40)
 @given(units)
 def test_launchd_reads_what_was_meant(unit: Unit) -> None:
-    read = plistlib.loads(rendered(LAUNCHD, unit))
+    read = plistlib.loads(render_unit(LAUNCHD, unit))
     assert tuple(read["ProgramArguments"]) == unit.command
     assert read["EnvironmentVariables"] == unit.environment
     assert read["WorkingDirectory"] == str(unit.directory)
@@ -139,7 +145,9 @@ def test_launchd_reads_what_was_meant(unit: Unit) -> None:
 
 @pytest.mark.req("component.units.launchd")
 def test_a_launchd_agent_restarts_its_program_and_starts_it_at_login(home: Path) -> None:
-    unit = Unit.of(Service("dice", "Dice for agents"), Path("/opt/dice"), home, path="/bin")
+    unit = Unit.for_service(
+        Service("dice", "Dice for agents"), Path("/opt/dice"), home, path="/bin"
+    )
     read = plistlib.loads(LAUNCHD.render(unit))
     assert read["Label"] == "ai.crabtalk.dice"
     assert read["RunAtLoad"] is True
@@ -150,11 +158,11 @@ def test_a_launchd_agent_restarts_its_program_and_starts_it_at_login(home: Path)
 @settings(max_examples=40)
 @given(units)
 def test_the_task_scheduler_reads_what_was_meant(unit: Unit) -> None:
-    task = ElementTree.fromstring(rendered(SCHTASKS, unit))  # noqa: S314
-    found = {name: text_of(task, name) for name in ("Command", "Arguments", "WorkingDirectory")}
+    task = ElementTree.fromstring(render_unit(SCHTASKS, unit))  # noqa: S314
+    found = {name: find_text(task, name) for name in ("Command", "Arguments", "WorkingDirectory")}
     assert found["Command"] == unit.command[0]
     assert found["WorkingDirectory"] == str(unit.directory)
-    assert command_line_to_argv(found["Arguments"]) == list(unit.command[1:])
+    assert split_windows_command_line(found["Arguments"]) == list(unit.command[1:])
 
 
 @pytest.mark.slow
@@ -170,7 +178,7 @@ def test_each_platform_reads_what_was_meant_a_thousand_times(unit: Unit) -> None
         check.hypothesis.inner_test(unit)
 
 
-def text_of(task: ElementTree.Element, name: str) -> str:
+def find_text(task: ElementTree.Element, name: str) -> str:
     return task.findtext(f".//{{{NAMESPACE}}}{name}") or ""
 
 
@@ -178,7 +186,7 @@ def text_of(task: ElementTree.Element, name: str) -> str:
 def test_a_task_starts_at_logon_with_least_privilege_once_and_without_a_time_limit(
     home: Path,
 ) -> None:
-    unit = Unit.of(Service("dice", "Dice & more"), Path("/opt/dice"), home, path="/bin")
+    unit = Unit.for_service(Service("dice", "Dice & more"), Path("/opt/dice"), home, path="/bin")
     data = SCHTASKS.render(unit)
     assert data.startswith(b"\xff\xfe")
     task = ElementTree.fromstring(data)  # noqa: S314
@@ -193,7 +201,7 @@ def test_a_task_starts_at_logon_with_least_privilege_once_and_without_a_time_lim
         "Count": "3",
         "Arguments": "run",
     }
-    assert {name: text_of(task, name) for name in expected} == expected
+    assert {name: find_text(task, name) for name in expected} == expected
     assert task.find(f"{{{NAMESPACE}}}Triggers/{{{NAMESPACE}}}LogonTrigger") is not None
 
 
@@ -216,7 +224,7 @@ def test_a_task_starts_at_logon_with_least_privilege_once_and_without_a_time_lim
     ],
 )
 def test_what_a_platform_cannot_be_told_is_refused_with_a_way_out(
-    manager: Systemd | Launchd | Schtasks, unit: Unit
+    manager: Systemd | Launchd | TaskScheduler, unit: Unit
 ) -> None:
     with pytest.raises(UnitError, match=r"; (leave|choose|install|take) "):
         manager.render(unit)
@@ -225,7 +233,7 @@ def test_what_a_platform_cannot_be_told_is_refused_with_a_way_out(
 @pytest.mark.req("component.units.refused")
 def test_a_description_is_one_line(home: Path) -> None:
     unit = Unit("x", "Dice\nExecStart=/bin/evil\n 100%", ("/opt/x",), home)
-    read = read_systemd(SYSTEMD.render(unit).decode())
+    read = parse_systemd_unit(SYSTEMD.render(unit).decode())
     assert read.command == ("/opt/x",)
     assert read.values["Description"] == "Dice ExecStart=/bin/evil 100%"
 
@@ -244,7 +252,7 @@ def test_the_unit_of_a_component_runs_it_in_its_home_with_the_path_of_the_instal
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/my/bin:/bin")
-    unit = Unit.of(Service("dice", "Dice for agents"), Path("/opt/dice"), home)
+    unit = Unit.for_service(Service("dice", "Dice for agents"), Path("/opt/dice"), home)
     assert unit.label == "ai.crabtalk.dice"
     assert unit.command == ("/opt/dice", "run")
     assert unit.directory == home
@@ -253,13 +261,13 @@ def test_the_unit_of_a_component_runs_it_in_its_home_with_the_path_of_the_instal
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
+def make_scratch_directory() -> Iterator[Path]:
     """A directory for one example of a property."""
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
 
 
-def verified(directory: Path, unit: Unit, text: bytes, log_level: str = "debug") -> str:
+def verify_unit(directory: Path, unit: Unit, text: bytes, log_level: str = "debug") -> str:
     """What `systemd-analyze verify` says of the unit: at this level, all it read."""
     file = directory / f"{unit.label}.service"
     file.write_bytes(text)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from crabtalk.client import Client, ServerError
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
-from crabtalk.storage import Pair, log_name
+from crabtalk.storage import Pair, make_log_name
 
 # Whatever is said begins with a line of its own, so that it can be found again: `#sender/7` is the
 # seventh turn, `#sender/7+1` what was said into it.
@@ -21,7 +21,7 @@ TOKEN = re.compile(r"#([\w-]+/\d+(?:\+\d+)?)(?=\n|\Z)")
 INTERRUPTED = "interrupted"
 
 
-class Said(NamedTuple):
+class SeenMessage(NamedTuple):
     """A message, as far as all who know it agree on it."""
 
     role: str
@@ -36,7 +36,7 @@ class Said(NamedTuple):
         return found[1] if found else ""
 
 
-def result(role: str, text: str) -> str:
+def normalize_result(role: str, text: str) -> str:
     """How a call is said to be interrupted matters to nobody."""
     return INTERRUPTED if role == "tool" and text.startswith(INTERRUPTED) else text
 
@@ -45,16 +45,16 @@ def result(role: str, text: str) -> str:
 
 
 @dataclass
-class Turn:
+class ClientTurn:
     """A turn from the outside: what was asked for, and what came of it until the connection was
     gone."""
 
     said: str
     guest: str = ""
-    place: int = 0  # in the order of asking; the same for those asked for at once
+    step: int = 0  # in the order of asking; the same for those asked for at once
     events: list[Event] = field(default_factory=list)
     steers: list[str] = field(default_factory=list)  # acknowledged
-    steered: int = 0  # how often it was tried
+    steer_attempts: int = 0  # how often it was tried
     answer: str | None = None  # of one that was sent rather than streamed
     is_over: bool = False
     is_taken_back: bool = False  # its client left, or the daemon was asked to stop
@@ -65,12 +65,12 @@ class Turn:
         return self.said.partition("\n")[0][1:]
 
 
-def seen(turn: Turn) -> tuple[list[Said], int, str]:
+def collect_seen_messages(turn: ClientTurn) -> tuple[list[SeenMessage], int, str]:
     """Messages that were streamed whole, how many of them must be kept, and the words of the next.
 
     All of a step is kept before anything of the next is streamed.
     """
-    messages = [Said("user", turn.said)]
+    messages = [SeenMessage("user", turn.said)]
     kept = 0
     text = ""
     calls: Iterable[wire.ToolCallInfo] = ()
@@ -85,29 +85,29 @@ def seen(turn: Turn) -> tuple[list[Said], int, str]:
                 calls = event.calls
                 results = {}
                 made = tuple((call.id, call.name, call.arguments) for call in calls)
-                messages.append(Said("assistant", text, made))
+                messages.append(SeenMessage("assistant", text, made))
                 text = ""
             case wire.ToolResultEvent():
                 results[event.call_id] = event.output
             case wire.ToolsCompleteEvent():
                 kept = len(messages)
-                messages += [Said("tool", results[c.id], call_id=c.id) for c in calls]
+                messages += [SeenMessage("tool", results[c.id], call_id=c.id) for c in calls]
                 continue
             case wire.UserSteeredEvent():
                 if text:
-                    messages.append(Said("assistant", text, agent=turn.guest))
+                    messages.append(SeenMessage("assistant", text, agent=turn.guest))
                 text = ""
-                messages.append(Said("user", event.content))
+                messages.append(SeenMessage("user", event.content))
             case wire.StreamEnd() if text and event.stop_reason == wire.STOP_REASON_COMPLETED:
-                messages.append(Said("assistant", text, agent=turn.guest))
+                messages.append(SeenMessage("assistant", text, agent=turn.guest))
                 text = ""
         kept = len(messages)
     return messages, kept, text
 
 
-def check_turn(turn: Turn, kept: Sequence[Said]) -> None:
+def check_turn(turn: ClientTurn, kept: Sequence[SeenMessage]) -> None:
     """`kept` is what the log has of it, from what the user said on."""
-    whole, least, begun = seen(turn)
+    whole, least, begun = collect_seen_messages(turn)
     if turn.answer is not None:
         assert kept[0].text == turn.said
         assert (kept[-1].role, kept[-1].text, kept[-1].agent) == (
@@ -131,23 +131,23 @@ def check_turn(turn: Turn, kept: Sequence[Said]) -> None:
 # ── What the log has ───────────────────────────────────────────────────────────────────────────
 
 
-class Marker(NamedTuple):
+class SeenMarker(NamedTuple):
     name: str
     summary: str
     end_id: int
 
 
 @dataclass
-class Log:
-    messages: list[Said] = field(default_factory=list)
-    markers: list[Marker] = field(default_factory=list)
+class ParsedLog:
+    messages: list[SeenMessage] = field(default_factory=list)
+    markers: list[SeenMarker] = field(default_factory=list)
     interrupted: list[str] = field(default_factory=list)  # runs that were closed as such
     data: bytes = b""  # of whole lines
     torn: bytes = b""  # what follows them
 
-    def turns(self) -> list[list[Said]]:
+    def split_turns(self) -> list[list[SeenMessage]]:
         """The messages, cut where a turn begins."""
-        found: list[list[Said]] = []
+        found: list[list[SeenMessage]] = []
         for message in self.messages:
             if message.token and "+" not in message.token:
                 found.append([])
@@ -157,26 +157,26 @@ class Log:
     @property
     def ends_in_calls(self) -> bool:
         """Whether they are the last thing in it, without a result."""
-        last = completed(self.messages)[-1:]
+        last = complete_history(self.messages)[-1:]
         return bool(last) and last[0].text == INTERRUPTED
 
-    def history(self, end: int) -> list[Said]:
+    def history(self, end: int) -> list[SeenMessage]:
         """What the model is shown when `end` messages are kept."""
         markers = [marker for marker in self.markers if marker.end_id < end]
         start = markers[-1].end_id if markers else 0
-        summary = [Said("user", markers[-1].summary)] if markers else []
-        return summary + completed(self.messages[start:end])
+        summary = [SeenMessage("user", markers[-1].summary)] if markers else []
+        return summary + complete_history(self.messages[start:end])
 
 
 def log_path(home: Path, pair: Pair) -> Path:
-    return home / "sessions" / f"{log_name(pair)}.jsonl"
+    return home / "sessions" / f"{make_log_name(pair)}.jsonl"
 
 
-def read_log(path: Path, pair: Pair) -> Log:
+def read_log(path: Path, pair: Pair) -> ParsedLog:
     """Each line is read by itself; ids must count up from 0, and markers stand where they say."""
     data = path.read_bytes() if path.exists() else b""
     end = data.rfind(b"\n") + 1
-    found = Log(data=data[:end], torn=data[end:])
+    found = ParsedLog(data=data[:end], torn=data[end:])
     for number, line in enumerate(found.data.split(b"\n")[:-1]):
         record = json.loads(line)
         if number == 0:
@@ -189,7 +189,7 @@ def read_log(path: Path, pair: Pair) -> Log:
             case "compact":
                 assert record["end_id"] == len(found.messages)
                 found.markers.append(
-                    Marker(record["archive_name"], record["summary"], record["end_id"])
+                    SeenMarker(record["archive_name"], record["summary"], record["end_id"])
                 )
             case "event":
                 if record["data"].get("stop_reason") == "interrupted":
@@ -201,40 +201,40 @@ def read_log(path: Path, pair: Pair) -> Log:
     return found
 
 
-def from_log(message: dict[str, Any]) -> Said:
+def from_log(message: dict[str, Any]) -> SeenMessage:
     calls = [(c["id"], c["name"], c["arguments"]) for c in message.get("tool_calls", ())]
-    return Said(
+    return SeenMessage(
         message["role"],
-        result(message["role"], message.get("text", "")),
+        normalize_result(message["role"], message.get("text", "")),
         tuple(calls),
         message.get("call_id", ""),
         message.get("agent", ""),
     )
 
 
-def completed(messages: Iterable[Said]) -> list[Said]:
+def complete_history(messages: Iterable[SeenMessage]) -> list[SeenMessage]:
     """As a strict vendor wants it: each call has a result, and guests' words are in a tag."""
-    whole: list[Said] = []
+    whole: list[SeenMessage] = []
     waiting: list[str] = []
     for message in messages:
         if message.role == "tool":
             waiting.remove(message.call_id)
         else:
-            whole += [Said("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+            whole += [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
             waiting = [call_id for call_id, _, _ in message.calls]
         if message.agent:
             text = f'<from agent="{message.agent}">\n{message.text}\n</from>'
-            message = Said("assistant", text)
+            message = SeenMessage("assistant", text)
         whole.append(message)
-    return whole + [Said("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+    return whole + [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
 
 
 # ── What the model saw ─────────────────────────────────────────────────────────────────────────
 
 
-def shown(request: dict[str, Any]) -> list[Said]:
+def read_request_messages(request: dict[str, Any]) -> list[SeenMessage]:
     """The messages of a request, but for the system's."""
-    found: list[Said] = []
+    found: list[SeenMessage] = []
     for message in request["messages"]:
         if message["role"] == "system":
             continue
@@ -242,14 +242,16 @@ def shown(request: dict[str, Any]) -> list[Said]:
             (call["id"], call["function"]["name"], call["function"]["arguments"])
             for call in message.get("tool_calls", ())
         ]
-        text = result(message["role"], message.get("content") or "")
+        text = normalize_result(message["role"], message.get("content") or "")
         found.append(
-            Said(message["role"], text, tuple(calls), call_id=message.get("tool_call_id", ""))
+            SeenMessage(
+                message["role"], text, tuple(calls), call_id=message.get("tool_call_id", "")
+            )
         )
     return found
 
 
-def check_strict(messages: Iterable[Said]) -> None:
+def check_strict(messages: Iterable[SeenMessage]) -> None:
     """Each call is answered once, before anybody else speaks; nothing else is answered."""
     waiting: list[str] = []
     for message in messages:
@@ -266,43 +268,43 @@ def is_summary(request: dict[str, Any]) -> bool:
     return "You compact conversations" in str(request["messages"][0]["content"])
 
 
-def check_request(request: dict[str, Any], log: Log) -> None:
+def check_request(request: dict[str, Any], log: ParsedLog) -> None:
     """All it was shown was kept by then, in that order and nothing left out."""
     if is_summary(request):
         told = set(TOKEN.findall(request["messages"][-1]["content"]))
         assert told <= {message.token for message in log.messages}
         return
-    messages = shown(request)
+    messages = read_request_messages(request)
     check_strict(messages)
     summaries = {marker.summary for marker in log.markers}
     told_of = [m for m in messages if m.role != "user" or m.token or m.text in summaries]
     end = len(log.messages)
-    while end and not same(log.messages[end - 1], told_of[-1]):
+    while end and not is_same_message(log.messages[end - 1], told_of[-1]):
         end -= 1
     assert end, f"{told_of[-1]} was not kept before the model was asked"
     assert told_of == log.history(end)
 
 
-def same(kept: Said, told: Said) -> bool:
+def is_same_message(kept: SeenMessage, told: SeenMessage) -> bool:
     return (kept.role, kept.text, kept.call_id) == (told.role, told.text, told.call_id)
 
 
 # ── What the wire says ─────────────────────────────────────────────────────────────────────────
 
 
-async def check_wire(client: Client, pair: Pair, log: Log) -> None:
+async def check_wire(client: Client, pair: Pair, log: ParsedLog) -> None:
     """Messages, archives, history and listing agree with the log."""
     agent, sender = pair
     if not log.data:
-        assert await nothing(client, pair)
+        assert await is_empty_conversation(client, pair)
         return
-    assert await listed(client, pair) == log.messages
+    assert await list_wire_messages(client, pair) == log.messages
     archives = (await client.list_archives(agent, sender=sender)).archives
-    assert [Marker(a.name, a.summary, a.end_id) for a in archives] == log.markers
+    assert [SeenMarker(a.name, a.summary, a.end_id) for a in archives] == log.markers
     ends = [marker.end_id for marker in log.markers]
     assert [archive.first_id for archive in archives] == [0, *ends][: len(ends)]
     assert [m.name for m in log.markers] == [
-        f"{log_name(pair)}-{number}" for number in range(1, len(ends) + 1)
+        f"{make_log_name(pair)}-{number}" for number in range(1, len(ends) + 1)
     ]
     (info,) = (await client.list_conversations(agent, sender)).conversations
     assert info.message_count == len(log.messages)
@@ -313,7 +315,7 @@ async def check_wire(client: Client, pair: Pair, log: Log) -> None:
     assert [(m.role, m.content) for m in history.messages] == summary + following
 
 
-async def nothing(client: Client, pair: Pair) -> bool:
+async def is_empty_conversation(client: Client, pair: Pair) -> bool:
     """Whether nothing was said: there is no such conversation, or nothing in it."""
     try:
         page = await client.list_messages(pair.agent, sender=pair.sender)
@@ -322,9 +324,9 @@ async def nothing(client: Client, pair: Pair) -> bool:
     return not page.messages
 
 
-async def listed(client: Client, pair: Pair) -> list[Said]:
+async def list_wire_messages(client: Client, pair: Pair) -> list[SeenMessage]:
     """All messages the wire has of a conversation."""
-    found: list[Said] = []
+    found: list[SeenMessage] = []
     offset: int | None = 0
     while offset is not None:
         page = await client.list_messages(pair.agent, sender=pair.sender, offset=offset, limit=100)
@@ -337,7 +339,7 @@ async def listed(client: Client, pair: Pair) -> list[Said]:
     return found
 
 
-def from_wire(message: wire.ConversationMessage) -> Said:
+def from_wire(message: wire.ConversationMessage) -> SeenMessage:
     calls = tuple((call.id, call.name, call.arguments) for call in message.tool_calls)
-    text = result(message.role, message.content)
-    return Said(message.role, text, calls, message.call_id, message.agent)
+    text = normalize_result(message.role, message.content)
+    return SeenMessage(message.role, text, calls, message.call_id, message.agent)

@@ -14,7 +14,7 @@ from crabtalk.daemon.cli import new_event_loop
 from crabtalk.daemon.config import Config, load_config
 from crabtalk.daemon.daemon import Daemon
 from crabtalk.daemon.home import Home
-from crabtalk.daemon.logs import Logs, start_logs
+from crabtalk.daemon.logs import LogHandler, start_logging
 from crabtalk.daemon.process import serve
 from crabtalk.daemon.server import DaemonServer
 from crabtalk.model import Tool
@@ -22,21 +22,21 @@ from crabtalk.runtime import Hook, ToolDispatch
 from crabtalk.storage import FileStorage
 
 
-class Slow(Hook):
+class SlowToolHook(Hook):
     """`slow {"ms": 20, "say": "x"}` answers `slowly: x`, 20 milliseconds later."""
 
     def schema(self) -> list[Tool]:
         return [Tool("slow", "Takes its time.")]
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
-        return self._slow(json.loads(call.arguments)) if call.name == "slow" else None
+        return self._run_slow(json.loads(call.arguments)) if call.name == "slow" else None
 
-    async def _slow(self, arguments: dict[str, object]) -> str:
+    async def _run_slow(self, arguments: dict[str, object]) -> str:
         await asyncio.sleep(float(str(arguments["ms"])) / 1000)
         return f"slowly: {arguments['say']}"
 
 
-async def host(place: Home, config: Config, logs: Logs, hook: Hook) -> None:
+async def run_daemon(place: Home, config: Config, logs: LogHandler, hook: Hook) -> None:
     daemon = Daemon(
         place.path,
         FileStorage(place.path, flush=config.flush),
@@ -46,10 +46,10 @@ async def host(place: Home, config: Config, logs: Logs, hook: Hook) -> None:
         hook=hook,
         keep_secret=logs.add_secrets,
     )
-    await serve(place, config, DaemonServer(daemon), ready, daemon)
+    await serve(place, config, DaemonServer(daemon), print_ready, daemon)
 
 
-def ready(sentence: str) -> None:
+def print_ready(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
     sys.stderr.flush()
 
@@ -59,12 +59,12 @@ def main(hook: Hook | None = None) -> None:
     config = load_config(place.config, tcp="off")
     with (
         place,
-        start_logs(
+        start_logging(
             directory=place.path / "logs", form="text", level=logging.INFO, stderr=sys.stderr
         ) as logs,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        runner.run(host(place, config, logs, hook or Slow()))
+        runner.run(run_daemon(place, config, logs, hook or SlowToolHook()))
 
 
 if __name__ == "__main__":

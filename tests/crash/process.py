@@ -12,27 +12,27 @@ from crabtalk.client import Client, ServerError, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
-from tests.crash.checks import Turn
+from tests.crash.checks import ClientTurn
 from tests.model_server import ROOT, ModelServer
-from tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 # What a start or an end may take on the slowest of machines.
-PATIENCE = 20.0
+START_TIMEOUT = 20.0
 # It is killed and started again so often that it must not load itself each time.
-LAUNCHER = Program(
+LAUNCHER = ForkedProgram(
     *(ROOT / "tests" / "crash" / "launcher.py", "tests.crash.launcher:main"),
     *("crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
 )
 
 
-class Process:
+class LaunchedDaemon:
     """The daemon of `home` as a process of ours."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.said = ""  # on stderr
-        self._process: Started | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self.stderr_text = ""  # on stderr
+        self._process: ForkedProcess | None = None
+        self._stderr_task: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -41,10 +41,10 @@ class Process:
 
     def spawn(self) -> None:
         """Starts it, and does not wait until it answers."""
-        self.said = ""
-        self._process = self.forked()
+        self.stderr_text = ""
+        self._process = self.fork_process()
 
-    def forked(self) -> Started:
+    def fork_process(self) -> ForkedProcess:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return LAUNCHER.start(self.home, stderr=PIPE, env=environment)
 
@@ -52,12 +52,12 @@ class Process:
         """Until it answers a ping; says how many seconds that took."""
         begun = time.monotonic()
         self.spawn()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_TIMEOUT):
             ready = await self._read_line()
             if "is ready" not in ready:
-                await self._listen()
-                raise AssertionError(self.said)
-            self._listening = asyncio.ensure_future(self._listen())
+                await self._read_stderr()
+                raise AssertionError(self.stderr_text)
+            self._stderr_task = asyncio.ensure_future(self._read_stderr())
             async with connect(home=self.home, reconnect_timeout=0) as client:
                 await client.ping()
         return time.monotonic() - begun
@@ -66,48 +66,48 @@ class Process:
         assert self._process is not None
         assert self._process.stderr is not None
         line = (await self._process.stderr.readline()).decode()
-        self.said += line
+        self.stderr_text += line
         return line
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         while await self._read_line():
             pass
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Also from a thread, and to one that is gone already."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
-    async def until_stopped(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """A signal to stop is sent before it is obeyed."""
         stat = Path(f"/proc/{self.pid}/stat")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START_TIMEOUT):
             while stat.read_text().rpartition(")")[2].split()[0] != "T":
                 await asyncio.sleep(0.001)
 
-    async def gone(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Its exit code, once it has ended by itself or by a signal."""
         assert self._process is not None
-        async with asyncio.timeout(PATIENCE):
-            if self._listening is not None:
-                await self._listening
-                self._listening = None
+        async with asyncio.timeout(START_TIMEOUT):
+            if self._stderr_task is not None:
+                await self._stderr_task
+                self._stderr_task = None
             else:
-                await self._listen()
+                await self._read_stderr()
             return await self._process.wait()
 
     async def kill(self) -> None:
         """Nothing of it is left, whatever state it was in."""
         if self._process is not None and self._process.returncode is None:
-            self.signal(signal.SIGKILL)
-            await self.gone()
+            self.send_signal(signal.SIGKILL)
+            await self.wait_for_exit()
 
 
 @asynccontextmanager
-async def running(home: Path) -> AsyncIterator[Process]:
+async def run_process(home: Path) -> AsyncIterator[LaunchedDaemon]:
     """A daemon that answers, for the length of the block."""
-    process = Process(home)
+    process = LaunchedDaemon(home)
     try:
         await process.start()
         yield process
@@ -115,7 +115,7 @@ async def running(home: Path) -> AsyncIterator[Process]:
         await process.kill()
 
 
-def prepare(home: Path, model: ModelServer, *, durability: str = "fsync") -> None:
+def prepare_home(home: Path, model: ModelServer, *, durability: str = "fsync") -> None:
     """A home whose daemon asks `model`, with the agents crab and owl."""
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(
@@ -128,13 +128,13 @@ def prepare(home: Path, model: ModelServer, *, durability: str = "fsync") -> Non
         (home / "agents" / f"{name}.toml").write_text(f'prompt = "You are {name}."\n')
 
 
-async def talk(client: Client, pair: Pair, turn: Turn) -> Turn:
+async def run_turn(client: Client, pair: Pair, turn: ClientTurn) -> ClientTurn:
     """A turn to its end, as it is streamed."""
     stream = client.stream(pair.agent, turn.said, sender=pair.sender, guest=turn.guest or None)
     try:
         async with aclosing(stream) as events:
             async for event in events:
-                note(turn, event)
+                record_event(turn, event)
     except ServerError as error:
         if error.code != 500 or turn.events:
             raise
@@ -142,14 +142,14 @@ async def talk(client: Client, pair: Pair, turn: Turn) -> Turn:
     return turn
 
 
-async def until_recovered(client: Client) -> None:
+async def wait_until_recovered(client: Client) -> None:
     """Until what an earlier process had accepted is closed."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(START_TIMEOUT):
         while (await client.get_stats()).runs:
             await asyncio.sleep(0.005)
 
 
-def note(turn: Turn, event: Event) -> None:
+def record_event(turn: ClientTurn, event: Event) -> None:
     turn.events.append(event)
     if isinstance(event, wire.StreamEnd):
         # Killed, it is cut off like any other: what was not whole by then is not kept.

@@ -18,26 +18,34 @@ from crabtalk.client import Client, ConnectionClosedError, connect
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
 from crabtalk.storage.checksums import remove_seal
-from tests.crash.acts import MOMENTS
+from tests.crash.acts import KILL_POINTS
 from tests.crash.checks import (
-    Turn,
+    ClientTurn,
     check_request,
     check_turn,
     check_wire,
-    listed,
+    list_wire_messages,
     log_path,
     read_log,
 )
-from tests.crash.driver import Report, siege
-from tests.crash.process import Process, prepare, running, talk, until_recovered
+from tests.crash.driver import CrashReport, run_crash_stress
+from tests.crash.process import (
+    LaunchedDaemon,
+    prepare_home,
+    run_process,
+    run_turn,
+    wait_until_recovered,
+)
 from tests.model_server import ModelServer, model_server
 
 
-def besiege(home: Path, rounds: int, durability: str = "fsync", *, crowded: bool = False) -> Report:
+def run_seeded_stress(
+    home: Path, rounds: int, durability: str = "fsync", *, crowded: bool = False
+) -> CrashReport:
     """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
     seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
     try:
-        work = siege(home, seed, rounds, durability=durability, crowded=crowded)
+        work = run_crash_stress(home, seed, rounds, durability=durability, crowded=crowded)
         report = asyncio.run(work)
     except BaseException as error:
         error.add_note(f"to see it again: CRABTALK_CRASH_SEED={seed}")
@@ -54,16 +62,16 @@ def besiege(home: Path, rounds: int, durability: str = "fsync", *, crowded: bool
 @pytest.mark.req("durability.torn_line")
 @pytest.mark.req("durability.atomic_files")
 def test_a_dozen_kills_lose_nothing_and_double_nothing(home: Path) -> None:
-    report = besiege(home, 12)
-    assert report.cut > 0
-    assert report.halved > 0
+    report = run_seeded_stress(home, 12)
+    assert report.cut_turns > 0
+    assert report.halved_lines > 0
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("accepted.kill9")
 @pytest.mark.req("accepted.recovery")
 def test_a_few_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(home: Path) -> None:
-    report = besiege(home, 8, crowded=True)
+    report = run_seeded_stress(home, 8, crowded=True)
     assert report.accepted > 0
     assert report.closed > 0
 
@@ -72,15 +80,15 @@ def test_a_few_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(hom
 @pytest.mark.req("accepted.recovery")
 @pytest.mark.req("accepted.turn")
 def test_a_start_closes_what_a_killed_daemon_had_accepted(home: Path) -> None:
-    asyncio.run(kill_with_a_line(home))
+    asyncio.run(kill_with_waiting_turns(home))
 
 
-async def kill_with_a_line(home: Path) -> None:
+async def kill_with_waiting_turns(home: Path) -> None:
     """A first turn, two in line, and a steer, each acknowledged; then a kill."""
     pair = Pair("crab", "user")
     async with model_server() as model:
-        prepare(home, model)
-        async with running(home) as process:
+        prepare_home(home, model)
+        async with run_process(home) as process:
             async with connect(home=home, reconnect_timeout=0) as client:
                 streams = []
                 for number, script in enumerate(["!wait", "!say two", "!say three"], 1):
@@ -98,7 +106,7 @@ async def kill_with_a_line(home: Path) -> None:
             for _ in range(2):  # the second start has nothing left to do
                 await process.start()
                 async with connect(home=home, reconnect_timeout=0) as client:
-                    await until_recovered(client)
+                    await wait_until_recovered(client)
                     log = read_log(log_path(home, pair), pair)
                     assert [m.token for m in log.messages] == [
                         *["user/1", "user/1+1", "user/2", "user/3"]
@@ -114,7 +122,7 @@ async def kill_with_a_line(home: Path) -> None:
 def test_five_hundred_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(
     home: Path,
 ) -> None:
-    report = besiege(home, 500, crowded=True)
+    report = run_seeded_stress(home, 500, crowded=True)
     assert report.steered > 100
     assert report.closed > 100
 
@@ -122,24 +130,24 @@ def test_five_hundred_kills_with_turns_in_line_and_steers_lose_nothing_acknowled
 @pytest.mark.timeout(120)
 @pytest.mark.req("durability.kill9")
 def test_without_flushing_a_kill_loses_nothing_either(home: Path) -> None:
-    besiege(home, 4, durability="os")
+    run_seeded_stress(home, 4, durability="os")
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("durability.torn_line")
 @pytest.mark.req("durability.no_dangling_calls")
 def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
-    asyncio.run(cut_anywhere(home))
+    asyncio.run(check_cuts_anywhere(home))
 
 
-async def cut_anywhere(home: Path) -> None:
+async def check_cuts_anywhere(home: Path) -> None:
     """One log, cut at many places, each cut a conversation of its own."""
     async with model_server(summary="Short. It was.") as model:
-        prepare(home, model)
-        async with running(home):
-            whole = await made(home)
+        prepare_home(home, model)
+        async with run_process(home):
+            whole = await make_log(home)
         cuts = {}
-        for number, end in enumerate(places(whole)):
+        for number, end in enumerate(list_cut_positions(whole)):
             pair = Pair("crab", f"cut{number:04}")
             data = whole.replace(
                 b'"created_by":"whole123"', f'"created_by":"{pair.sender}"'.encode()
@@ -147,19 +155,21 @@ async def cut_anywhere(home: Path) -> None:
             cuts[pair] = data[:end]
             log_path(home, pair).write_bytes(data[:end])
         model.reset()
-        async with running(home), connect(home=home, reconnect_timeout=0) as client:
-            await asyncio.gather(*(go_on(home, client, model, *cut) for cut in cuts.items()))
+        async with run_process(home), connect(home=home, reconnect_timeout=0) as client:
+            await asyncio.gather(
+                *(check_goes_on(home, client, model, *cut) for cut in cuts.items())
+            )
 
 
-async def made(home: Path) -> bytes:
+async def make_log(home: Path) -> bytes:
     """The log of a conversation with everything in it."""
     pair = Pair("crab", "whole123")
     calls = '!tool slow {"ms": 0, "say": "ä"}\n!tool slow {"ms": 0, "say": "b"}'
     async with connect(home=home, reconnect_timeout=0) as client:
         for number in (1, 2):
-            await talk(client, pair, Turn(f"#whole/{number}1\n!say größtenteils"))
-            await talk(client, pair, Turn(f"#whole/{number}2\n{calls}"))
-            await talk(client, pair, Turn(f"#whole/{number}3\n!say hello", guest="owl"))
+            await run_turn(client, pair, ClientTurn(f"#whole/{number}1\n!say größtenteils"))
+            await run_turn(client, pair, ClientTurn(f"#whole/{number}2\n{calls}"))
+            await run_turn(client, pair, ClientTurn(f"#whole/{number}3\n!say hello", guest="owl"))
             if number == 1:
                 await client.compact(pair.agent, sender=pair.sender)
     # Without checksums, as earlier versions wrote it: the sender's name is replaced below.
@@ -167,15 +177,17 @@ async def made(home: Path) -> bytes:
     return b"".join(remove_seal(line) + b"\n" for line in lines)
 
 
-def places(data: bytes) -> list[int]:
+def list_cut_positions(data: bytes) -> list[int]:
     """Around every end of a line, and everywhere between."""
     ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
     near = {end + step for end in ends for step in (-1, 0, 1, 2)}
     return sorted(near.union(range(0, len(data), 41)) & set(range(len(data) + 1)))
 
 
-async def go_on(home: Path, client: Client, model: ModelServer, pair: Pair, cut: bytes) -> None:
-    turn = await talk(client, pair, Turn(f"#{pair.sender}/1\n!say and on"))
+async def check_goes_on(
+    home: Path, client: Client, model: ModelServer, pair: Pair, cut: bytes
+) -> None:
+    turn = await run_turn(client, pair, ClientTurn(f"#{pair.sender}/1\n!say and on"))
     assert not turn.error
     log = read_log(log_path(home, pair), pair)
     assert not log.torn
@@ -186,7 +198,7 @@ async def go_on(home: Path, client: Client, model: ModelServer, pair: Pair, cut:
     said = sum(line.startswith(b'{"kind":"message"') for line in kept)
     assert len(log.messages) == said + 2
     check_turn(turn, log.messages[said:])
-    assert await listed(client, pair) == log.messages
+    assert await list_wire_messages(client, pair) == log.messages
     (request,) = [r for r in model.requests if r["messages"][-1]["content"] == turn.said]
     check_request(request, log)
 
@@ -211,19 +223,21 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
     """A message of megabytes takes the system a moment to write, and then is when to strike."""
     torn = 0
     async with model_server() as model:
-        prepare(home, model)
-        async with running(home) as process:
+        prepare_home(home, model)
+        async with run_process(home) as process:
             for number in range(rounds):
                 pair = Pair("crab", f"s{number}")
                 path = log_path(home, pair)
-                turn = Turn(f"#s{number}/2\n!say a lot\n{'größer ' * 2**18}")
+                turn = ClientTurn(f"#s{number}/2\n!say a lot\n{'größer ' * 2**18}")
                 async with connect(home=home, reconnect_timeout=0) as client:
                     if number % 2:  # otherwise it is the first line of all
-                        await talk(client, pair, Turn(f"#s{number}/1\n!say well"))
+                        await run_turn(client, pair, ClientTurn(f"#s{number}/1\n!say well"))
                     before = path.read_bytes() if path.exists() else b""
-                    striking = kill_when_changed(process, partial(size_of, path))
-                    await asyncio.gather(striking, talk(client, pair, turn), return_exceptions=True)
-                    assert await process.gone() == -signal.SIGKILL
+                    striking = kill_when_changed(process, partial(read_size, path))
+                    await asyncio.gather(
+                        striking, run_turn(client, pair, turn), return_exceptions=True
+                    )
+                    assert await process.wait_for_exit() == -signal.SIGKILL
                 log = read_log(path, pair)
                 torn += bool(log.torn)
                 assert log.data.startswith(before)
@@ -231,22 +245,22 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
                 await process.start()
                 async with connect(home=home, reconnect_timeout=0) as client:
                     await check_wire(client, pair, log)
-                    turn = await talk(client, pair, Turn(f"#s{number}/3\n!say and on"))
+                    turn = await run_turn(client, pair, ClientTurn(f"#s{number}/3\n!say and on"))
                     assert not turn.error
                     after = read_log(path, pair)
                     assert not after.torn
                     assert after.data.startswith(log.data)
-                    check_turn(turn, after.turns()[-1])
+                    check_turn(turn, after.split_turns()[-1])
                     await check_wire(client, pair, after)
                 check_request(model.requests[-1], after)
     print(f"{torn} of {rounds} kills tore a line")  # noqa: T201 - the file system has its say
 
 
-def size_of(path: Path) -> int:
+def read_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-async def kill_when_changed(process: Process, look: Callable[[], object]) -> None:
+async def kill_when_changed(process: LaunchedDaemon, look: Callable[[], object]) -> None:
     """Strikes as soon as `look` sees something else."""
     before = look()
 
@@ -254,7 +268,7 @@ async def kill_when_changed(process: Process, look: Callable[[], object]) -> Non
         patience = time.monotonic() + 20
         while look() == before and time.monotonic() < patience:
             pass
-        process.signal(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
 
     await asyncio.to_thread(strike)
 
@@ -277,8 +291,8 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
         return path.stat().st_ino, path.stat().st_size
 
     async with model_server() as model:
-        prepare(home, model)
-        async with running(home) as process:
+        prepare_home(home, model)
+        async with run_process(home) as process:
             for number in range(rounds):
                 before = tomllib.loads(path.read_text())["prompt"]
                 after = f"You are owl number {number}. {'Größe. ' * 2**14}"
@@ -286,7 +300,7 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
                     striking = kill_when_changed(process, replaced if number % 2 else touched)
                     update = client.update_agent("owl", {"description": after[:20]}, prompt=after)
                     _, outcome = await asyncio.gather(striking, update, return_exceptions=True)
-                    assert await process.gone() == -signal.SIGKILL
+                    assert await process.wait_for_exit() == -signal.SIGKILL
                 is_told = not isinstance(outcome, BaseException)
                 found = tomllib.loads(path.read_text())["prompt"]
                 assert found in ([after] if is_told else [before, after])
@@ -295,7 +309,9 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
                     assert not (await client.get_stats()).problems
                     names = [agent.name for agent in (await client.list_agents()).agents]
                     assert names == ["crab", "owl"]
-                    turn = await talk(client, Pair("owl", "user"), Turn("#user/1\n!say hoo"))
+                    turn = await run_turn(
+                        client, Pair("owl", "user"), ClientTurn("#user/1\n!say hoo")
+                    )
                     assert not turn.error
                 assert model.requests[-1]["messages"][0]["content"].startswith(found)
 
@@ -305,7 +321,7 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
 @pytest.mark.req("durability.kill9")
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_hundreds_of_kills_lose_nothing_and_double_nothing(home: Path, durability: str) -> None:
-    report = besiege(home, 250, durability)
+    report = run_seeded_stress(home, 250, durability)
     assert report.open_calls > 0
-    assert report.folded > 0
-    assert len(report.kills) > len(MOMENTS) // 2
+    assert report.compactions > 0
+    assert len(report.kills) > len(KILL_POINTS) // 2

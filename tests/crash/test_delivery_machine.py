@@ -24,18 +24,18 @@ from hypothesis.stateful import (
 from crabtalk.client import Client, ConnectionClosedError, ServerError, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
-from tests.crash.process import Process, prepare
+from tests.crash.process import LaunchedDaemon, prepare_home
 from tests.model_server import ModelServer, model_server
 from tests.plain_requests import plain_send, plain_steer, plain_stream
 
 T = TypeVar("T")
-PATIENCE = 30.0
+STEP_TIMEOUT = 30.0
 senders = st.sampled_from(["a", "b"])
 keys = st.sampled_from(["k1", "k2", "k3"])
 
 
 @dataclass
-class Outcome:
+class KeyOutcome:
     """What the model knows of a key."""
 
     content: str
@@ -45,7 +45,7 @@ class Outcome:
 
 
 @dataclass
-class Running:
+class RunningTurn:
     """A run that waits for `release`, and those who follow it."""
 
     key: str
@@ -54,16 +54,16 @@ class Running:
 
 
 @dataclass
-class Talk:
+class ModelConversation:
     """A conversation, as the model has it."""
 
     sender: str
     number: int = 0  # how often it was deleted
     exists: bool = False
     fresh: int = 0  # messages since the last compaction
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, KeyOutcome] = field(default_factory=dict)
     steers: dict[str, str] = field(default_factory=dict)  # by key, those that were acknowledged
-    running: Running | None = None
+    running: RunningTurn | None = None
 
     def content(self, key: str, script: str) -> str:
         return f"#{self.sender}{self.number}/{key}\n{script}"
@@ -77,14 +77,14 @@ class DeliveryMachine(RuleBasedStateMachine):
         self._home = Path(self._scratch.name) / "home"
         self._serving = model_server(summary="They talked. A lot.")
         self._model: ModelServer = self._run(self._serving.__aenter__())
-        prepare(self._home, self._model, durability="os")
-        self._process = Process(self._home)
+        prepare_home(self._home, self._model, durability="os")
+        self._process = LaunchedDaemon(self._home)
         self._client: Client = connect(home=self._home, reconnect_timeout=0)
-        self._talks = {sender: Talk(sender) for sender in ("a", "b")}
+        self._talks = {sender: ModelConversation(sender) for sender in ("a", "b")}
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(STEP_TIMEOUT):
                 return await work
 
         return self._loop.run_until_complete(bounded())
@@ -129,7 +129,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         text, is_interrupted = self._run(self._say(talk, content, key, streams))
         if expected is None:
             assert (text, is_interrupted) == (f"well {key}", False)
-            talk.outcomes[key] = Outcome(content, text, text)
+            talk.outcomes[key] = KeyOutcome(content, text, text)
             talk.exists = True
             talk.fresh += 1
             assert self._asked(content) == 1
@@ -138,7 +138,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert is_interrupted or text == (expected.text if streams else expected.answer)
             assert self._asked(content) == asked
 
-    async def _say(self, talk: Talk, content: str, key: str, streams: bool) -> tuple[str, bool]:
+    async def _say(
+        self, talk: ModelConversation, content: str, key: str, streams: bool
+    ) -> tuple[str, bool]:
         if not streams:
             try:
                 reply = await plain_send(self._client, content, sender=talk.sender, key=key)
@@ -156,7 +158,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         if key in talk.outcomes or key in talk.steers:
             assert self._run(self._refusal(talk, key)) == 409
 
-    async def _refusal(self, talk: Talk, key: str) -> int:
+    async def _refusal(self, talk: ModelConversation, key: str) -> int:
         try:
             await plain_send(self._client, "!say something else", sender=talk.sender, key=key)
         except ServerError as error:
@@ -169,20 +171,20 @@ class DeliveryMachine(RuleBasedStateMachine):
         if talk.running is not None or key in talk.outcomes or key in talk.steers:
             return
         content = talk.content(key, f"!say one {key} \n!wait\n!say two")
-        talk.outcomes[key] = Outcome(content, f"one {key} two", f"one {key} two")
-        talk.running = Running(key)
+        talk.outcomes[key] = KeyOutcome(content, f"one {key} two", f"one {key} two")
+        talk.running = RunningTurn(key)
         talk.exists = True
         talk.fresh += 1
         self._run(self._begin(talk, content))
 
-    async def _begin(self, talk: Talk, content: str) -> None:
+    async def _begin(self, talk: ModelConversation, content: str) -> None:
         assert talk.running is not None
         talk.running.followers.append(self._loop.create_task(self._repeat(talk, content)))
         waiting = sum(each.running is not None for each in self._talks.values())
         while self._model.statistics()["waiting"] < waiting:
             await asyncio.sleep(0.001)
 
-    async def _repeat(self, talk: Talk, content: str) -> list[Event]:
+    async def _repeat(self, talk: ModelConversation, content: str) -> list[Event]:
         assert talk.running is not None
         stream = plain_stream(self._client, content, sender=talk.sender, key=talk.running.key)
         return [event async for event in stream]
@@ -198,7 +200,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             )
             talk.running.followers.append(self._loop.create_task(work))
 
-    async def _attach(self, talk: Talk, how: str) -> list[Event]:
+    async def _attach(self, talk: ModelConversation, how: str) -> list[Event]:
         assert talk.running is not None
         key = None if how == "pair" else talk.running.key
         found: list[Event] = []
@@ -292,9 +294,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         talk = self._talks[sender]
         if talk.exists and talk.running is None:
             self._run(self._delete(talk))
-            self._talks[sender] = Talk(sender, talk.number + 1)
+            self._talks[sender] = ModelConversation(sender, talk.number + 1)
 
-    async def _delete(self, talk: Talk) -> None:
+    async def _delete(self, talk: ModelConversation) -> None:
         (row,) = (await self._client.list_conversations("crab", talk.sender)).conversations
         await self._client.delete_conversation(row.file_path)
 
@@ -309,7 +311,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             if talk.exists:
                 self._run(self._check(talk))
 
-    async def _check(self, talk: Talk) -> None:
+    async def _check(self, talk: ModelConversation) -> None:
         page = await self._client.list_records("crab", sender=talk.sender, limit=500)
         assert not page.has_more
         messages = [r.message for r in page.records if r.HasField("message")]

@@ -18,21 +18,21 @@ from crabtalk.client import Client, ServerError, connect
 from crabtalk.model import Request, ToolCall
 from crabtalk.protocol import wire
 from crabtalk.runtime import Env, Runtime, StopReason
-from crabtalk.storage import Agent, FileStorage, Pair, log_name
+from crabtalk.storage import Agent, FileStorage, Pair, make_log_name
 from tests.crash.checks import (
-    Said,
-    Turn,
+    ClientTurn,
+    SeenMessage,
     check_request,
     check_turn,
-    listed,
+    collect_seen_messages,
+    list_wire_messages,
     log_path,
     read_log,
-    seen,
 )
-from tests.crash.launcher import Slow
-from tests.crash.process import Process, note, prepare, running, talk
+from tests.crash.launcher import SlowToolHook
+from tests.crash.process import LaunchedDaemon, prepare_home, record_event, run_process, run_turn
 from tests.model_server import ModelServer, model_server
-from tests.runtime.provider import Gate, ScriptedProvider, calls
+from tests.runtime.provider import Gate, ScriptedProvider, answer_with_calls
 from tests.runtime.world import WatchedStorage
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -41,38 +41,38 @@ CALLS = '!tool slow {"ms": 1, "say": "a"}\n!tool slow {"ms": 0, "say": "b"}'
 
 
 @dataclass
-class Place:
+class DiskFaultHarness:
     """A daemon, its model and a client of it."""
 
     home: Path
     model: ModelServer
-    process: Process
+    process: LaunchedDaemon
     client: Client
 
-    def log(self, pair: Pair) -> Path:
+    def log_path(self, pair: Pair) -> Path:
         return log_path(self.home, pair)
 
-    async def say(self, pair: Pair, said: str) -> Turn:
-        return await talk(self.client, pair, Turn(said))
+    async def run_turn(self, pair: Pair, said: str) -> ClientTurn:
+        return await run_turn(self.client, pair, ClientTurn(said))
 
-    async def goes_on(self, pair: Pair, token: str) -> list[Said]:
+    async def check_goes_on(self, pair: Pair, token: str) -> list[SeenMessage]:
         """One more turn, for which everything that was kept is there and fits together."""
-        turn = await self.say(pair, f"#{token}\n!say so it goes on")
+        turn = await self.run_turn(pair, f"#{token}\n!say so it goes on")
         assert not turn.error
-        log = read_log(self.log(pair), pair)
+        log = read_log(self.log_path(pair), pair)
         assert not log.torn
-        check_turn(turn, log.turns()[-1])
+        check_turn(turn, log.split_turns()[-1])
         check_request(self.model.requests[-1], log)
-        assert await listed(self.client, pair) == log.messages
+        assert await list_wire_messages(self.client, pair) == log.messages
         return log.messages
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[Place]:
+async def place(home: Path) -> AsyncIterator[DiskFaultHarness]:
     async with model_server(summary="Short. It was.") as model:
-        prepare(home, model)
-        async with running(home) as process, connect(home=home, reconnect_timeout=0) as client:
-            yield Place(home, model, process, client)
+        prepare_home(home, model)
+        async with run_process(home) as process, connect(home=home, reconnect_timeout=0) as client:
+            yield DiskFaultHarness(home, model, process, client)
 
 
 PAIR = Pair("crab", "user")
@@ -81,54 +81,54 @@ OTHER = Pair("crab", "other")
 # ── A full disk ────────────────────────────────────────────────────────────────────────────────
 
 
-class Disk:
+class LimitedDisk:
     """Has room for files up to a size. To a process that is what a full disk is: a write that
     keeps less than it was given, and then none at all."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: LaunchedDaemon) -> None:
         self._pid = process.pid
         self._hard = resource.prlimit(self._pid, resource.RLIMIT_FSIZE)[1]
 
-    def fill(self, size: int) -> None:
+    def limit_file_size(self, size: int) -> None:
         resource.prlimit(self._pid, resource.RLIMIT_FSIZE, (size, self._hard))
 
-    def clear(self) -> None:
-        self.fill(self._hard)
+    def remove_limit(self) -> None:
+        self.limit_file_size(self._hard)
 
 
 @pytest.fixture
-def disk(place: Place) -> Disk:
+def disk(place: DiskFaultHarness) -> LimitedDisk:
     if not hasattr(resource, "prlimit"):
         pytest.skip("only Linux bounds the files of another process")
-    return Disk(place.process)
+    return LimitedDisk(place.process)
 
 
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.req("durability.no_dangling_calls")
 async def test_wherever_the_disk_fills_up_the_stream_says_so_and_nothing_half_remains(
-    place: Place, disk: Disk
+    place: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    await place.say(PAIR, f"#user/1\n!say well\n{'a long beginning ' * 500}")
+    await place.run_turn(PAIR, f"#user/1\n!say well\n{'a long beginning ' * 500}")
     kept: set[int] = set()
     for number, room in enumerate(range(0, 3000, 60), 2):
-        asked = place.model.asked
-        disk.fill(place.log(PAIR).stat().st_size + room)
-        turn = await place.say(PAIR, f"#user/{number}\n{CALLS}\n!then\n!say that was all")
-        disk.clear()
-        log = read_log(place.log(PAIR), PAIR)
+        asked = place.model.request_count
+        disk.limit_file_size(place.log_path(PAIR).stat().st_size + room)
+        turn = await place.run_turn(PAIR, f"#user/{number}\n{CALLS}\n!then\n!say that was all")
+        disk.remove_limit()
+        log = read_log(place.log_path(PAIR), PAIR)
         assert not log.torn
-        messages = [kept for kept in log.turns() if kept[0].text == turn.said]
+        messages = [kept for kept in log.split_turns() if kept[0].text == turn.said]
         assert len(messages) <= 1
         found = messages[0] if messages else []
-        told, _, text = seen(turn)
-        assert found == (told + [Said("assistant", text)] * bool(text))[: len(found)]
+        told, _, text = collect_seen_messages(turn)
+        assert found == (told + [SeenMessage("assistant", text)] * bool(text))[: len(found)]
         assert turn.is_over
         if len(found) < 5:
             assert "File too large" in turn.error
         if not found:
-            assert place.model.asked == asked
+            assert place.model.request_count == asked
         kept.add(len(found))
-        await place.goes_on(PAIR, f"user/{number}0")
+        await place.check_goes_on(PAIR, f"user/{number}0")
     # What the user said, the calls, their results, the answer: each was once the first that did
     # not fit.
     assert kept == {0, 1, 2, 4, 5}
@@ -136,60 +136,66 @@ async def test_wherever_the_disk_fills_up_the_stream_says_so_and_nothing_half_re
 
 @pytest.mark.req("durability.storage_failure_told")
 async def test_on_a_full_disk_a_message_that_is_sent_is_answered_with_500(
-    place: Place, disk: Disk
+    place: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    await place.say(PAIR, "#user/1\n!say well")
-    before = place.log(PAIR).read_bytes()
-    disk.fill(len(before) + 10)
+    await place.run_turn(PAIR, "#user/1\n!say well")
+    before = place.log_path(PAIR).read_bytes()
+    disk.limit_file_size(len(before) + 10)
     with pytest.raises(ServerError, match=r"File too large; nothing of it was kept") as caught:
         await place.client.send("crab", "#user/2\n!say never")
     assert caught.value.code == 500
-    assert place.log(PAIR).read_bytes() == before
+    assert place.log_path(PAIR).read_bytes() == before
     await place.client.ping()
-    disk.clear()
-    assert len(await place.goes_on(PAIR, "user/3")) == 4
+    disk.remove_limit()
+    assert len(await place.check_goes_on(PAIR, "user/3")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_conversation_that_cannot_begin_leaves_nothing(place: Place, disk: Disk) -> None:
-    disk.fill(40)
-    turn = await place.say(PAIR, "#user/1\n!say never")
+async def test_a_conversation_that_cannot_begin_leaves_nothing(
+    place: DiskFaultHarness, disk: LimitedDisk
+) -> None:
+    disk.limit_file_size(40)
+    turn = await place.run_turn(PAIR, "#user/1\n!say never")
     assert "File too large" in turn.error
-    assert not place.log(PAIR).exists()
-    assert place.model.asked == 0
-    disk.clear()
-    assert len(await place.goes_on(PAIR, "user/2")) == 2
+    assert not place.log_path(PAIR).exists()
+    assert place.model.request_count == 0
+    disk.remove_limit()
+    assert len(await place.check_goes_on(PAIR, "user/2")) == 2
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_compaction_that_cannot_be_kept_changes_nothing(place: Place, disk: Disk) -> None:
-    await place.say(PAIR, f"#user/1\n{CALLS}")
-    before = place.log(PAIR).read_bytes()
-    disk.fill(len(before) + 50)
+async def test_a_compaction_that_cannot_be_kept_changes_nothing(
+    place: DiskFaultHarness, disk: LimitedDisk
+) -> None:
+    await place.run_turn(PAIR, f"#user/1\n{CALLS}")
+    before = place.log_path(PAIR).read_bytes()
+    disk.limit_file_size(len(before) + 50)
     with pytest.raises(ServerError, match="File too large") as caught:
         await place.client.compact("crab")
     assert caught.value.code == 500
-    assert place.log(PAIR).read_bytes() == before
+    assert place.log_path(PAIR).read_bytes() == before
     assert not (await place.client.list_archives("crab")).archives
-    disk.clear()
-    await place.goes_on(PAIR, "user/2")
+    disk.remove_limit()
+    await place.check_goes_on(PAIR, "user/2")
     assert await place.client.compact("crab") == "Short. It was."
-    await place.goes_on(PAIR, "user/3")
+    await place.check_goes_on(PAIR, "user/3")
 
 
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.req("durability.atomic_files")
-async def test_an_agent_that_cannot_be_saved_stays_as_it_was(place: Place, disk: Disk) -> None:
+async def test_an_agent_that_cannot_be_saved_stays_as_it_was(
+    place: DiskFaultHarness, disk: LimitedDisk
+) -> None:
     path = place.home / "agents" / "owl.toml"
     before = path.read_bytes()
-    disk.fill(10)
+    disk.limit_file_size(10)
     with pytest.raises(ServerError, match="File too large") as caught:
         await place.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
     assert caught.value.code == 500
     assert path.read_bytes() == before
     assert {file.name for file in path.parent.iterdir()} == {"crab.toml", "owl.toml"}
     assert (await place.client.get_agent("owl")).description == ""
-    disk.clear()
+    disk.remove_limit()
     await place.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
     assert (await place.client.get_agent("owl")).description == "new"
 
@@ -197,11 +203,11 @@ async def test_an_agent_that_cannot_be_saved_stays_as_it_was(place: Place, disk:
 @pytest.mark.req("accepted.waiting_turn")
 @pytest.mark.req("accepted.steer")
 async def test_on_a_full_disk_turns_in_line_and_steers_are_refused_and_nobody_reads_them(
-    place: Place, disk: Disk
+    place: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    running = await first_words(place, "#user/1\n!say one \n!wait\n!say two")
-    disk.fill(0)
-    turn = await place.say(PAIR, "#user/2\n!say never")
+    running = await start_streaming(place, "#user/1\n!say one \n!wait\n!say two")
+    disk.limit_file_size(0)
+    turn = await place.run_turn(PAIR, "#user/2\n!say never")
     assert "File too large" in turn.error
     assert not turn.events
     with pytest.raises(ServerError, match="File too large") as caught:
@@ -210,12 +216,12 @@ async def test_on_a_full_disk_turns_in_line_and_steers_are_refused_and_nobody_re
     with pytest.raises(ServerError, match="File too large") as caught:
         await place.client.steer_session("crab", "#user/1+1\n!say never")
     assert caught.value.code == 500
-    disk.clear()
+    disk.remove_limit()
     await place.client.steer_session("crab", "#user/1+2\n!say steered")
     place.model.release()
     assert not (await running).error
-    await place.goes_on(PAIR, "user/4")
-    said = [m.token for m in read_log(place.log(PAIR), PAIR).messages if m.token]
+    await place.check_goes_on(PAIR, "user/4")
+    said = [m.token for m in read_log(place.log_path(PAIR), PAIR).messages if m.token]
     assert said == ["user/1", "user/1+2", "user/4"]
 
 
@@ -223,8 +229,10 @@ async def test_on_a_full_disk_turns_in_line_and_steers_are_refused_and_nobody_re
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_directory_nobody_can_write_to_is_told_and_the_rest_goes_on(place: Place) -> None:
-    await place.say(PAIR, "#user/1\n!say well")
+async def test_a_directory_nobody_can_write_to_is_told_and_the_rest_goes_on(
+    place: DiskFaultHarness,
+) -> None:
+    await place.run_turn(PAIR, "#user/1\n!say well")
     sessions = place.home / "sessions"
     if os.geteuid() == 0:  # rights do not bind it
         sessions.rename(place.home / "away")
@@ -233,7 +241,7 @@ async def test_a_directory_nobody_can_write_to_is_told_and_the_rest_goes_on(plac
     else:
         sessions.chmod(0o500)
         reason = "Permission denied"
-    turn = await place.say(OTHER, "#other/1\n!say never")
+    turn = await place.run_turn(OTHER, "#other/1\n!say never")
     assert reason in turn.error
     with pytest.raises(ServerError, match=reason) as caught:
         await place.client.send("crab", "#other/2\n!say never", sender="other")
@@ -245,59 +253,61 @@ async def test_a_directory_nobody_can_write_to_is_told_and_the_rest_goes_on(plac
         (place.home / "away").rename(sessions)
     else:
         sessions.chmod(0o700)
-    assert len(await place.goes_on(OTHER, "other/3")) == 2
-    assert len(await place.goes_on(PAIR, "user/2")) == 4
+    assert len(await place.check_goes_on(OTHER, "other/3")) == 2
+    assert len(await place.check_goes_on(PAIR, "user/2")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_directory_in_the_place_of_a_log_stops_that_conversation_only(place: Place) -> None:
-    await place.say(PAIR, "#user/1\n!say well")
-    path = place.log(PAIR)
+async def test_a_directory_in_the_place_of_a_log_stops_that_conversation_only(
+    place: DiskFaultHarness,
+) -> None:
+    await place.run_turn(PAIR, "#user/1\n!say well")
+    path = place.log_path(PAIR)
     path.rename(path.with_suffix(".away"))
     path.mkdir()
     for number in (2, 3):  # with the conversation in memory, and without
-        turn = await place.say(PAIR, f"#user/{number}\n!say never")
-        assert f"the log {log_name(PAIR)}" in turn.error
+        turn = await place.run_turn(PAIR, f"#user/{number}\n!say never")
+        assert f"the log {make_log_name(PAIR)}" in turn.error
     await place.client.ping()
-    assert len(await place.goes_on(OTHER, "other/1")) == 2
+    assert len(await place.check_goes_on(OTHER, "other/1")) == 2
     path.rmdir()
     path.with_suffix(".away").rename(path)
-    assert len(await place.goes_on(PAIR, "user/4")) == 4
+    assert len(await place.check_goes_on(PAIR, "user/4")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_log_that_became_a_link_is_refused(place: Place, tmp_path: Path) -> None:
-    await place.say(PAIR, "#user/1\n!say well")
-    path = place.log(PAIR)
+async def test_a_log_that_became_a_link_is_refused(place: DiskFaultHarness, tmp_path: Path) -> None:
+    await place.run_turn(PAIR, "#user/1\n!say well")
+    path = place.log_path(PAIR)
     elsewhere = tmp_path / "elsewhere.jsonl"
     shutil.move(path, elsewhere)
     path.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
     for number in (2, 3):  # with the conversation in memory, and without
-        turn = await place.say(PAIR, f"#user/{number}\n!say never")
+        turn = await place.run_turn(PAIR, f"#user/{number}\n!say never")
         assert "symbolic link" in turn.error
     with pytest.raises(ServerError, match="symbolic link") as caught:
         await place.client.list_messages("crab")
     assert caught.value.code == 500
     assert elsewhere.read_bytes() == before
-    assert len(await place.goes_on(OTHER, "other/1")) == 2
+    assert len(await place.check_goes_on(OTHER, "other/1")) == 2
     path.unlink()
     shutil.move(elsewhere, path)
-    assert len(await place.goes_on(PAIR, "user/4")) == 4
+    assert len(await place.check_goes_on(PAIR, "user/4")) == 4
 
 
 # ── Signals ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def first_words(place: Place, said: str) -> asyncio.Task[Turn]:
+async def start_streaming(place: DiskFaultHarness, said: str) -> asyncio.Task[ClientTurn]:
     """A turn that goes on by itself; returns when the client has read the first of it."""
     begun = asyncio.Event()
-    turn = Turn(said)
+    turn = ClientTurn(said)
 
-    async def listen() -> Turn:
+    async def listen() -> ClientTurn:
         async with aclosing(place.client.stream(PAIR.agent, said)) as events:
             async for event in events:
-                note(turn, event)
+                record_event(turn, event)
                 if isinstance(event, wire.StreamChunk):
                     begun.set()
         return turn
@@ -309,38 +319,38 @@ async def first_words(place: Place, said: str) -> asyncio.Task[Turn]:
 
 
 @pytest.mark.req("durability.turn_before_end")
-async def test_a_daemon_that_is_stopped_for_a_while_loses_nothing(place: Place) -> None:
-    task = await first_words(place, "#user/1\n!say one \n!wait\n!chunks 2000 0")
-    place.process.signal(signal.SIGSTOP)
-    await place.process.until_stopped()
+async def test_a_daemon_that_is_stopped_for_a_while_loses_nothing(place: DiskFaultHarness) -> None:
+    task = await start_streaming(place, "#user/1\n!say one \n!wait\n!chunks 2000 0")
+    place.process.send_signal(signal.SIGSTOP)
+    await place.process.wait_until_stopped()
     place.model.release()
     # All is said, or as much as fits between the two.
-    while (answers := place.model.connections) and not any(c.is_full for c in answers):
+    while (answers := place.model.connections) and not any(c.is_write_paused for c in answers):
         if not place.model.statistics()["answering"]:
             break
         await asyncio.sleep(0)
-    place.process.signal(signal.SIGCONT)
+    place.process.send_signal(signal.SIGCONT)
     turn = await task
     assert turn.is_over
     assert not turn.error
-    log = read_log(place.log(PAIR), PAIR)
+    log = read_log(place.log_path(PAIR), PAIR)
     check_turn(turn, log.messages)
     assert len(log.messages[-1].text.split()) == 2001
-    await place.goes_on(PAIR, "user/2")
+    await place.check_goes_on(PAIR, "user/2")
 
 
 @pytest.mark.req("durability.turn_before_end")
-async def test_told_to_stop_it_lets_a_stream_end(place: Place) -> None:
-    task = await first_words(place, "#user/1\n!say one \n!wait\n!say two")
-    place.process.signal(signal.SIGTERM)
+async def test_told_to_stop_it_lets_a_stream_end(place: DiskFaultHarness) -> None:
+    task = await start_streaming(place, "#user/1\n!say one \n!wait\n!say two")
+    place.process.send_signal(signal.SIGTERM)
     while (place.home / "run" / "crabtalk.sock").exists():
         await asyncio.sleep(0.001)
     place.model.release()
     turn = await task
     assert turn.is_over
     assert not turn.error
-    assert await place.process.gone() == 0
-    log = read_log(place.log(PAIR), PAIR)
+    assert await place.process.wait_for_exit() == 0
+    log = read_log(place.log_path(PAIR), PAIR)
     check_turn(turn, log.messages)
     assert log.messages[-1].text == "one two"
 
@@ -348,42 +358,42 @@ async def test_told_to_stop_it_lets_a_stream_end(place: Place) -> None:
 @pytest.mark.req("durability.before_model")
 async def test_told_to_stop_it_does_not_wait_for_ever_and_keeps_what_was_said(home: Path) -> None:
     async with model_server() as model:
-        prepare(home, model)
+        prepare_home(home, model)
         with (home / "config.toml").open("a") as config:
             config.write("[limits]\ndrain_timeout = 0.2\n")
-        async with running(home) as process, connect(home=home, reconnect_timeout=0) as client:
-            place = Place(home, model, process, client)
-            task = await first_words(place, "#user/1\n!say one \n!hang")
-            process.signal(signal.SIGTERM)
+        async with run_process(home) as process, connect(home=home, reconnect_timeout=0) as client:
+            place = DiskFaultHarness(home, model, process, client)
+            task = await start_streaming(place, "#user/1\n!say one \n!hang")
+            process.send_signal(signal.SIGTERM)
             with pytest.raises(ServerError) as caught:
                 await task
             assert caught.value.code == 503
-            assert await process.gone() == 0
-            assert read_log(place.log(PAIR), PAIR).messages == [
-                Said("user", "#user/1\n!say one \n!hang")
+            assert await process.wait_for_exit() == 0
+            assert read_log(place.log_path(PAIR), PAIR).messages == [
+                SeenMessage("user", "#user/1\n!say one \n!hang")
             ]
             await process.start()
-            await place.goes_on(PAIR, "user/2")
+            await place.check_goes_on(PAIR, "user/2")
 
 
 @pytest.mark.req("durability.no_dangling_calls")
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_run_killed_while_its_calls_are_being_kept_leaves_none_open(fails: bool) -> None:
     storage = WatchedStorage()
-    gate = storage.gates[1] = Gate()
-    storage.failing = {1} if fails else set()
+    gate = storage.append_gates[1] = Gate()
+    storage.failing_appends = {1} if fails else set()
     call = ToolCall("c", "slow", '{"ms": 0, "say": "a"}')
-    provider = ScriptedProvider(calls(call), "well")
-    runtime = Runtime(storage, provider, Env(Slow()))
+    provider = ScriptedProvider(answer_with_calls(call), "well")
+    runtime = Runtime(storage, provider, Env(SlowToolHook()))
     runtime.register(Agent("crab", "You are crab.", model="m"))
     run = runtime.start("crab", "good day")
-    await gate.reached()
+    await gate.wait_until_reached()
     assert await runtime.kill("crab")
     gate.open()
     assert (await run.wait()).reason is StopReason.CANCELLED
     done = await runtime.send("crab", "and now?")  # refused, if a call has no result
     assert (done.text, done.error) == ("well", "")
-    roles = [message.role for message in provider.seen]
+    roles = [message.role for message in provider.last_messages]
     assert roles == ["user", *([] if fails else ["assistant", "tool"]), "user"]
     await runtime.close()
 
@@ -423,10 +433,10 @@ async def test_all_that_is_written_is_flushed_before_the_model_is_asked(
         sizes.append(status.st_size)
 
     call = ToolCall("c", "slow", '{"ms": 0, "say": "a"}')
-    provider = ScriptedProvider(calls(call), "one", "two")
-    provider.when_asked = asked
+    provider = ScriptedProvider(answer_with_calls(call), "one", "two")
+    provider.on_request = asked
     storage = FileStorage(home)
-    runtime = Runtime(storage, provider, Env(Slow()))
+    runtime = Runtime(storage, provider, Env(SlowToolHook()))
     runtime.register(Agent("crab", "You are crab.", model="m"))
     for _ in range(2):
         done = await runtime.send("crab", "good day")
@@ -445,16 +455,16 @@ async def test_many_conversations_share_a_flush_and_none_goes_without(home: Path
     before: list[int] = []
 
     async def asked(request: Request) -> None:
-        before.append(storage.scribe.flushes)
+        before.append(storage.log_writer.flushes)
 
     provider = ScriptedProvider(respond=lambda request: "well")
-    provider.when_asked = asked
+    provider.on_request = asked
     runtime = Runtime(storage, provider)
     runtime.register(Agent("crab", "You are crab.", model="m"))
     await asyncio.gather(*(runtime.send("crab", "hi", sender=f"s{n}") for n in range(64)))
     assert min(before) > 0
-    assert storage.scribe.appends == 128
+    assert storage.log_writer.appends == 128
     # How many depends on how fast the disk is; that some are shared does not.
-    assert storage.scribe.flushes < storage.scribe.appends
+    assert storage.log_writer.flushes < storage.log_writer.appends
     await runtime.close()
     await storage.close()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.keyed import KeyedReport, besiege_with_keys
+from tests.crash.keyed import KeyedReport, run_keyed_stress
 
 
-def besiege(home: Path, kills: int) -> KeyedReport:
+def run_seeded_stress(home: Path, kills: int) -> KeyedReport:
     """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
     seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
     try:
-        report = asyncio.run(besiege_with_keys(home, seed, kills))
+        report = asyncio.run(run_keyed_stress(home, seed, kills))
     except BaseException as error:
         error.add_note(f"to see it again: CRABTALK_CRASH_SEED={seed}")
         raise
@@ -27,7 +27,7 @@ def besiege(home: Path, kills: int) -> KeyedReport:
 @pytest.mark.req("delivery.kill9")
 @pytest.mark.req("delivery.interrupted.closed")
 def test_a_dozen_kills_under_clients_that_retry_lose_nothing_and_double_nothing(home: Path) -> None:
-    report = besiege(home, 12)
+    report = run_seeded_stress(home, 12)
     assert report.outcomes["completed"] > 0
     assert report.repetitions > 0
 
@@ -38,10 +38,10 @@ def test_a_dozen_kills_under_clients_that_retry_lose_nothing_and_double_nothing(
 def test_three_hundred_kills_under_clients_that_retry_lose_nothing_and_double_nothing(
     home: Path,
 ) -> None:
-    report = besiege(home, 300)
+    report = run_seeded_stress(home, 300)
     assert report.kills >= 300
     assert report.outcomes["completed"] > 100
     assert report.outcomes["interrupted"] > 30
     assert report.steers > 10
     assert report.attached > 100
-    assert report.folded > 5
+    assert report.compactions > 5

@@ -6,31 +6,31 @@ from pathlib import Path
 
 from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError, connect
 from crabtalk.protocol import wire
-from tests.crash.process import Process
-from tests.daemon.command import WARM
+from tests.crash.process import LaunchedDaemon
+from tests.daemon.command import CRABTALKD_PROGRAM
 from tests.daemon.served import PATIENCE
-from tests.warm import PIPE, Started
+from tests.warm import PIPE, ForkedProcess
 
 
-class Child(Process):
+class CrabtalkdProcess(LaunchedDaemon):
     """The program itself."""
 
-    def forked(self) -> Started:
-        return WARM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
+    def fork_process(self) -> ForkedProcess:
+        return CRABTALKD_PROGRAM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
 
 
-class Notified:
+class NotificationListener:
     """A client that wants to know what an agent says, whatever becomes of the daemon.
 
     `heard` is what it was told: the sender and the text of each turn that was over.
     """
 
     def __init__(self, home: Path, agent: str) -> None:
-        self.heard: list[tuple[str, str]] = []
-        self.times = 0  # it has lost its daemon
+        self.received: list[tuple[str, str]] = []
+        self.disconnects = 0  # it has lost its daemon
         self._home = home
         self._agent = agent
-        self._words: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
 
     async def listen(self) -> None:
         while True:
@@ -40,26 +40,26 @@ class Notified:
                     aclosing(client.subscribe_events(agent=self._agent)) as feed,
                 ):
                     async for event in feed:
-                        self._hear(event)
+                        self._receive(event)
             except CannotConnectError:
                 await asyncio.sleep(0.01)
             except (ConnectionClosedError, ServerError):
-                self.times += 1
+                self.disconnects += 1
 
-    def _hear(self, event: wire.AgentEventMsg) -> None:
+    def _receive(self, event: wire.AgentEventMsg) -> None:
         if event.kind == wire.TEXT_DELTA:
-            self._words[event.run_id] = self._words.get(event.run_id, "") + event.content
+            self._texts[event.run_id] = self._texts.get(event.run_id, "") + event.content
         elif event.kind == wire.DONE:
-            self.heard.append((event.sender, self._words.pop(event.run_id, "")))
+            self.received.append((event.sender, self._texts.pop(event.run_id, "")))
 
-    async def until_there(self) -> None:
+    async def wait_until_listening(self) -> None:
         """Talks to the agent until that is heard: whatever happens next will be, too."""
         knocks = self._count("knock")
         async with asyncio.timeout(PATIENCE), connect(home=self._home) as client:
             while self._count("knock") == knocks:
                 await client.send(self._agent, "!say here", sender="knock")
 
-    async def until_heard(self, *expected: tuple[str, str]) -> None:
+    async def wait_for_notifications(self, *expected: tuple[str, str]) -> None:
         """Exactly that, but for what it said to be there."""
         async with asyncio.timeout(PATIENCE):
             while len(self.notifications) < len(expected):
@@ -68,7 +68,7 @@ class Notified:
 
     @property
     def notifications(self) -> list[tuple[str, str]]:
-        return [one for one in self.heard if one[0] != "knock"]
+        return [one for one in self.received if one[0] != "knock"]
 
     def _count(self, sender: str) -> int:
-        return sum(one[0] == sender for one in self.heard)
+        return sum(one[0] == sender for one in self.received)

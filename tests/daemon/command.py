@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.warm import DEVNULL, PATIENCE, PIPE, Program
+from tests.warm import DEVNULL, PATIENCE, PIPE, ForkedProgram
 
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
-WARM = Program(
+CRABTALKD_PROGRAM = ForkedProgram(
     *(CRABTALKD, "crabtalk.daemon.cli:main"),
     *("crabtalk.daemon.daemon", "crabtalk.daemon.process", "crabtalk.daemon.server"),
     *("crabtalk.daemon.logs", "crabtalk.daemon.models", "crabtalk.daemon.setup"),
@@ -22,7 +22,7 @@ WARM = Program(
 )
 
 
-async def installed(
+async def run_installed(
     *words: str | Path, env: Mapping[str, str] | None = None
 ) -> tuple[int | None, str, str]:
     """Status and all that was said, of the program as users start it."""

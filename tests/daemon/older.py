@@ -6,7 +6,7 @@ from crabtalk.daemon.server import DaemonServer
 from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
 
 
-class OlderServer(DaemonServer):
+class OlderDaemonServer(DaemonServer):
     """Announces no features, and does not see the fields and requests that belong to them."""
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:

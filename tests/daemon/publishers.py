@@ -15,9 +15,9 @@ from crabtalk.transport import RunFiles
 
 # Requests that one connection may have sent ahead, so that a daemon that is slow slows them down.
 # More would come back in one go, and reading those answers would hold up the pings.
-AHEAD = 256
+MAX_UNANSWERED = 256
 # Between two pings, seconds.
-PAUSE = 0.002
+PING_INTERVAL = 0.002
 
 
 class Publisher(asyncio.Protocol):
@@ -35,7 +35,7 @@ class Publisher(asyncio.Protocol):
 
     def publish(self, frame: bytes) -> bool:
         """False when it would be too far ahead."""
-        if self.sent - self.answered >= AHEAD:
+        if self.sent - self.answered >= MAX_UNANSWERED:
             return False
         self.transport.write(frame)
         self.sent += 1
@@ -52,17 +52,17 @@ class Publisher(asyncio.Protocol):
                 self.reasons.add(message.error.message)
 
 
-async def publish(
+async def publish_events(
     home: Path, sources: list[str], *, rate: int, count: int, connections: int = 4
 ) -> tuple[Counter[str], set[str], float]:
     """So many events, the sources in turn: what was answered, with which reasons, in how many
     seconds."""
     loop = asyncio.get_running_loop()
-    path = str(RunFiles.of(home).socket)
+    path = str(RunFiles.for_home(home).socket_path)
     publishers = [
         (await loop.create_unix_connection(Publisher, path))[1] for _ in range(connections)
     ]
-    frames = [encode_frame(event(source)) for source in sources]
+    frames = [encode_frame(make_publish_request(source)) for source in sources]
     begun = time.perf_counter()
     sent = 0
     while sent < count:
@@ -79,12 +79,12 @@ async def publish(
     return answers, set[str]().union(*(one.reasons for one in publishers)), taken
 
 
-def event(source: str) -> wire.ClientMessage:
+def make_publish_request(source: str) -> wire.ClientMessage:
     message = wire.PublishEventMsg(source=source, payload="news of the day")
     return wire.ClientMessage(publish_event=message)
 
 
-async def ping(home: Path, until: asyncio.Event) -> list[float]:
+async def measure_pings(home: Path, until: asyncio.Event) -> list[float]:
     """Milliseconds of each. One that is not answered fails."""
     taken = []
     async with connect(home=home) as client:
@@ -93,5 +93,5 @@ async def ping(home: Path, until: asyncio.Event) -> list[float]:
             begun = time.perf_counter()
             await client.ping()
             taken.append((time.perf_counter() - begun) * 1e3)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PING_INTERVAL)
     return taken

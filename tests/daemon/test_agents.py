@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from crabtalk.protocol import wire
-from tests.daemon.served import messages, refused, said, served, shown, told, until
+from tests.daemon.served import (
+    collect_events,
+    collect_text,
+    expect_error_code,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
+)
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
@@ -19,7 +27,7 @@ SERVER = {
     "env": {"TOKEN": "s3cret-token", "HOST": "example.org"},
     "auth": "Bearer s3cret-header",
 }
-WRITTEN = """\
+AGENT_FILE = """\
 # Our crab. Do not feed.
 description = "helper" # in a word
 prompt = "You are crab."
@@ -30,7 +38,7 @@ colour = "red"
 """
 
 
-def settings(info: wire.AgentInfo) -> dict[str, Any]:
+def read_settings(info: wire.AgentInfo) -> dict[str, Any]:
     return dict(json.loads(info.config))
 
 
@@ -44,7 +52,7 @@ async def test_agents_are_listed_by_name_with_their_settings(tmp_path: Path) -> 
         "crab": 'prompt = "c"\ndescription = "helper"\nmodel = "m"\nthinking = true\n'
         'skills = ["swim"]\ncompact_tool_max_len = 7\n[[mcps]]\nname = "g"\ncommand = "x"\n',
     }
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         listed = (await client.list_agents()).agents
         assert [agent.name for agent in listed] == ["crab", "zebra"]
         crab = await client.get_agent("crab")
@@ -52,18 +60,18 @@ async def test_agents_are_listed_by_name_with_their_settings(tmp_path: Path) -> 
         assert (crab.description, crab.model, crab.thinking) == ("helper", "m", True)
         assert (crab.max_iterations, crab.compact_tool_max_len) == (16, 7)
         assert (list(crab.skills), list(crab.mcps)) == (["swim"], ["g"])
-        assert "prompt" not in settings(crab)
-        assert settings(crab)["tool_choice"] == "auto"
-        assert await refused(client.get_agent("squid")) == 404
-        assert await refused(client.get_agent("../crab")) == 404
+        assert "prompt" not in read_settings(crab)
+        assert read_settings(crab)["tool_choice"] == "auto"
+        assert await expect_error_code(client.get_agent("squid")) == 404
+        assert await expect_error_code(client.get_agent("../crab")) == 404
         large = await client.update_agent("zebra", {"compact_tool_max_len": 2**40})
         assert large.compact_tool_max_len == 2**32 - 1  # the most there is room for
-        assert settings(large)["compact_tool_max_len"] == 2**40
+        assert read_settings(large)["compact_tool_max_len"] == 2**40
 
 
 @pytest.mark.req("agents.first")
 async def test_a_home_without_agents_gets_crab(tmp_path: Path) -> None:
-    async with served(tmp_path, agents={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents={}) as daemon, daemon.client() as client:
         assert [agent.name for agent in (await client.list_agents()).agents] == ["crab"]
         assert daemon.agent_file("crab").exists()
         assert (await client.send("crab", "hello")).content == "heard: hello"
@@ -75,11 +83,11 @@ async def test_a_home_without_agents_gets_crab(tmp_path: Path) -> None:
 @pytest.mark.req("agents.create")
 @pytest.mark.on_files
 async def test_a_new_agent_can_be_talked_to_at_once_and_has_a_file(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         info = await client.create_agent("owl", "You are owl.", {"description": "wise"})
         assert (info.name, info.description) == ("owl", "wise")
         await client.send("owl", "hello")
-        assert shown(daemon.model.requests[-1])[0] == ("system", "You are owl.")
+        assert list_request_messages(daemon.model.requests[-1])[0] == ("system", "You are owl.")
         path = daemon.home / "agents" / "owl.toml"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         await client.reload()
@@ -110,61 +118,69 @@ async def test_a_new_agent_can_be_talked_to_at_once_and_has_a_file(tmp_path: Pat
 async def test_an_agent_that_cannot_be_is_refused_and_leaves_nothing(
     tmp_path: Path, name: str, prompt: str, config: str
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         before = sorted(daemon.home.rglob("*.toml"))
-        assert await refused(client.create_agent(name, prompt, config)) == 400
+        assert await expect_error_code(client.create_agent(name, prompt, config)) == 400
         assert sorted(daemon.home.rglob("*.toml")) == before
         assert [agent.name for agent in (await client.list_agents()).agents] == ["crab", "twin"]
 
 
 @pytest.mark.req("agents.update")
 async def test_an_update_keeps_the_prompt_and_what_people_wrote_around_it(tmp_path: Path) -> None:
-    async with served(tmp_path, agents={"crab": WRITTEN}) as daemon, daemon.client() as client:
-        config = settings(await client.get_agent("crab")) | {"description": "our helper"}
+    async with (
+        run_daemon(tmp_path, agents={"crab": AGENT_FILE}) as daemon,
+        daemon.client() as client,
+    ):
+        config = read_settings(await client.get_agent("crab")) | {"description": "our helper"}
         info = await client.update_agent("crab", config)
         assert (info.description, info.max_iterations) == ("our helper", 8)
-        assert daemon.agent_file("crab").read_text() == WRITTEN.replace('"helper"', '"our helper"')
+        assert daemon.agent_file("crab").read_text() == AGENT_FILE.replace(
+            '"helper"', '"our helper"'
+        )
         await client.send("crab", "hello")
-        assert shown(daemon.model.requests[-1])[0] == ("system", "You are crab.")
+        assert list_request_messages(daemon.model.requests[-1])[0] == ("system", "You are crab.")
 
 
 @pytest.mark.req("agents.update")
 async def test_an_update_replaces_settings_takes_a_new_prompt_and_holds_from_the_next_turn(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, agents={"crab": WRITTEN}) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, agents={"crab": AGENT_FILE}) as daemon,
+        daemon.client() as client,
+    ):
         running = client.stream("crab", "!wait\n!say as before")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
         info = await client.update_agent("crab", {}, prompt="You are new.")
         assert (info.description, info.max_iterations) == ("", 16)
         daemon.model.release()
-        assert said(await told(running)) == "as before"
+        assert collect_text(await collect_events(running)) == "as before"
         await client.send("crab", "hello")
-        prompts = [shown(request)[0][1] for request in daemon.model.requests]
+        prompts = [list_request_messages(request)[0][1] for request in daemon.model.requests]
         assert prompts == ["You are crab.", "You are new."]
 
 
 @pytest.mark.req("agents.update")
 async def test_an_update_of_an_agent_that_is_not_there_makes_it(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert (await client.update_agent("owl", {}, prompt="You are owl.")).name == "owl"
         assert (await client.send("owl", "hello")).agent == "owl"
-        assert await refused(client.update_agent("ant", {})) == 400
-        assert await refused(client.update_agent("crab", '{"thinking": 1}')) == 400
+        assert await expect_error_code(client.update_agent("ant", {})) == 400
+        assert await expect_error_code(client.update_agent("crab", '{"thinking": 1}')) == 400
         assert not daemon.agent_file("ant").exists()
 
 
 @pytest.mark.req("agents.secrets")
 async def test_secrets_come_back_masked_and_go_back_in_unharmed(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         made = await client.create_agent("owl", "You are owl.", {"mcps": [SERVER]})
         seen = [made, await client.get_agent("owl"), *(await client.list_agents()).agents]
         assert all("s3cret" not in info.config for info in seen)
-        (server,) = settings(made)["mcps"]
+        (server,) = read_settings(made)["mcps"]
         assert server["env"] == {"TOKEN": "********", "HOST": "********"}
         assert server["auth"] == "********"
-        config = settings(made) | {"description": "wise"}
+        config = read_settings(made) | {"description": "wise"}
         config["mcps"][0]["env"]["HOST"] = "elsewhere.org"
         updated = await client.update_agent("owl", config)
         assert "s3cret" not in updated.config
@@ -174,7 +190,7 @@ async def test_secrets_come_back_masked_and_go_back_in_unharmed(tmp_path: Path) 
         assert '"elsewhere.org"' in text
         assert "********" not in text
         config["mcps"][0]["name"] = "another"
-        assert await refused(client.update_agent("owl", config)) == 400
+        assert await expect_error_code(client.update_agent("owl", config)) == 400
         assert daemon.agent_file("owl").read_text() == text
 
 
@@ -185,37 +201,40 @@ async def test_secrets_come_back_masked_and_go_back_in_unharmed(tmp_path: Path) 
 async def test_a_deleted_agent_is_gone_and_its_conversations_can_still_be_read(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("twin", "hello")
         await client.delete_agent("twin")
         assert not daemon.agent_file("twin").exists()
-        assert await refused(client.get_agent("twin")) == 404
-        assert await refused(client.delete_agent("twin")) == 404
-        assert await refused(client.delete_agent("squid")) == 404
-        assert await refused(client.send("twin", "are you there?")) == 404
-        assert len(await messages(client, "twin")) == 2
+        assert await expect_error_code(client.get_agent("twin")) == 404
+        assert await expect_error_code(client.delete_agent("twin")) == 404
+        assert await expect_error_code(client.delete_agent("squid")) == 404
+        assert await expect_error_code(client.send("twin", "are you there?")) == 404
+        assert len(await read_conversation(client, "twin")) == 2
         (conversation,) = (await client.list_conversations("twin")).conversations
         await client.delete_conversation(conversation.file_path)
-        assert await refused(client.list_messages("twin")) == 404
+        assert await expect_error_code(client.list_messages("twin")) == 404
 
 
 @pytest.mark.req("agents.rename")
 async def test_a_renamed_agent_is_the_same_under_another_name(tmp_path: Path) -> None:
     """Its conversations stay under the old one."""
-    agents = {"twin": f'# mine\nprompt = "You are twin."\n[[mcps]]\n{toml(SERVER)}'}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    agents = {"twin": f'# mine\nprompt = "You are twin."\n[[mcps]]\n{format_server(SERVER)}'}
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("twin", "hello")
         text = daemon.agent_file("twin").read_text()
         assert (await client.rename_agent("twin", "owl")).name == "owl"
         assert daemon.agent_file("owl").read_text() == text
         assert not daemon.agent_file("twin").exists()
         await client.send("owl", "hello")
-        assert shown(daemon.model.requests[-1]) == [("system", "You are twin."), ("user", "hello")]
-        assert len(await messages(client, "twin")) == 2
-        assert await refused(client.send("twin", "hello")) == 404
+        assert list_request_messages(daemon.model.requests[-1]) == [
+            ("system", "You are twin."),
+            ("user", "hello"),
+        ]
+        assert len(await read_conversation(client, "twin")) == 2
+        assert await expect_error_code(client.send("twin", "hello")) == 404
 
 
-def toml(server: dict[str, Any]) -> str:
+def format_server(server: dict[str, Any]) -> str:
     env = ", ".join(f'{key} = "{value}"' for key, value in server["env"].items())
     rest = "".join(f'{key} = "{server[key]}"\n' for key in ("name", "command", "auth"))
     return f"{rest}env = {{ {env} }}\n"
@@ -226,12 +245,12 @@ def toml(server: dict[str, Any]) -> str:
 async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_none(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.rename_agent("crab", "lobster")) == 400
-        assert await refused(client.rename_agent("twin", "crab")) == 400
-        assert await refused(client.rename_agent("twin", "../x")) == 400
-        assert await refused(client.rename_agent("twin", "")) == 400
-        assert await refused(client.rename_agent("squid", "owl")) == 404
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.rename_agent("crab", "lobster")) == 400
+        assert await expect_error_code(client.rename_agent("twin", "crab")) == 400
+        assert await expect_error_code(client.rename_agent("twin", "../x")) == 400
+        assert await expect_error_code(client.rename_agent("twin", "")) == 400
+        assert await expect_error_code(client.rename_agent("squid", "owl")) == 404
         assert (await client.rename_agent("twin", "twin")).name == "twin"
         assert (await client.rename_agent("crab", "crab")).name == "crab"
         assert sorted(path.name for path in daemon.home.glob("agents/*")) == [
@@ -247,13 +266,13 @@ async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_none
 @pytest.mark.on_files
 async def test_a_broken_file_is_reported_by_name_and_the_others_load(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "prompt = ", "ant": "thinking = true\n"}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         stats = await client.get_stats()
         assert stats.registered_agents == 1
         ant, owl = stats.problems
         assert f"{daemon.home}/agents/ant.toml: prompt is missing" in ant
         assert f"{daemon.home}/agents/owl.toml is not valid TOML" in owl
-        assert await refused(client.send("owl", "hello")) == 404
+        assert await expect_error_code(client.send("owl", "hello")) == 404
         assert (await client.send("crab", "hello")).content == "heard: hello"
         daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
         await client.reload()
@@ -266,21 +285,21 @@ async def test_a_broken_file_is_reported_by_name_and_the_others_load(tmp_path: P
 async def test_an_agent_whose_file_breaks_while_it_is_in_use_stays_as_it_was(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         daemon.agent_file("crab").write_text("prompt = ")
         await client.reload()
         (problem,) = (await client.get_stats()).problems
         assert "crab.toml" in problem
         assert (await client.send("crab", "hello")).content == "heard: hello"
-        assert await refused(client.update_agent("crab", {}, prompt="new")) == 400
+        assert await expect_error_code(client.update_agent("crab", {}, prompt="new")) == 400
         assert daemon.agent_file("crab").read_text() == "prompt = "
 
 
 @pytest.mark.req("agents.broken")
 async def test_a_broken_agent_can_be_deleted_and_is_no_problem_any_more(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "prompt = "}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
-        assert await refused(client.create_agent("owl", "You are owl.")) == 400
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.create_agent("owl", "You are owl.")) == 400
         await client.delete_agent("owl")
         assert not daemon.agent_file("owl").exists()
         assert list((await client.get_stats()).problems) == []
@@ -292,7 +311,7 @@ async def test_a_broken_agent_that_is_mended_by_an_update_is_no_problem_any_more
     tmp_path: Path,
 ) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "thinking = 7\n"}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         assert len((await client.get_stats()).problems) == 1
         await client.update_agent("owl", {}, prompt="You are owl.")
         assert list((await client.get_stats()).problems) == []

@@ -7,16 +7,16 @@ import pytest
 
 from crabtalk.client import ConnectionClosedError, ServerError
 from crabtalk.protocol import wire
-from crabtalk.runtime import Limits
-from tests.daemon.served import becomes, served, until
+from crabtalk.runtime import RuntimeLimits
+from tests.daemon.served import run_daemon, wait_for_event, wait_until
 
 
 @pytest.mark.req("bounds.held_bytes")
 async def test_what_waits_to_be_read_is_bounded_in_size(tmp_path: Path) -> None:
-    limits = Limits(held_bytes=1000)
-    async with served(tmp_path, limits=limits) as daemon, daemon.client() as client:
+    limits = RuntimeLimits(held_bytes=1000)
+    async with run_daemon(tmp_path, limits=limits) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say ok")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
         for request in (
             client.send("crab", "x" * 1000, sender="other"),
@@ -27,14 +27,14 @@ async def test_what_waits_to_be_read_is_bounded_in_size(tmp_path: Path) -> None:
             assert caught.value.code == 503
         await client.steer_session("crab", "x" * 500)
         daemon.model.release()
-        await until(running, wire.StreamEnd)
-        await becomes(lambda: not daemon.daemon.runtime.running)
+        await wait_for_event(running, wire.StreamEnd)
+        await wait_until(lambda: not daemon.daemon.runtime.running_count)
         await client.send("crab", "x" * 1000, sender="other")
 
 
 @pytest.mark.req("bounds.sender")
 async def test_names_and_settings_have_a_length_they_may_have(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hi", sender="s" * 1024)
         for request in (
             client.send("crab", "hi", sender="s" * 1025),
@@ -53,24 +53,24 @@ async def test_names_and_settings_have_a_length_they_may_have(tmp_path: Path) ->
 async def test_a_turn_that_waits_and_was_to_outlive_its_client_is_kept_at_the_end(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for content in ("!wait", "second"):
             stream = client.stream("crab", content, detach=True)
-            await until(stream, wire.StreamStart)
+            await wait_for_event(stream, wire.StreamStart)
             await stream.aclose()
         sent = asyncio.ensure_future(client.send("crab", "third"))
-        await becomes(lambda: daemon.daemon.runtime.running == 3)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 3)
         await daemon.model.until_waiting()
     with pytest.raises((ServerError, ConnectionClosedError)):
         await sent
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         page = await client.list_messages("crab")
         assert [message.content for message in page.messages] == ["!wait", "second", "third"]
 
 
 @pytest.mark.req("agents.hand_edits")
 async def test_what_a_person_wrote_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         daemon.agent_file("hand").write_text('prompt = "by hand"\n')
         daemon.agent_file("twin").write_text('prompt = "Mended."\n')
         with pytest.raises(ServerError) as caught:
@@ -87,6 +87,6 @@ async def test_what_a_person_wrote_meanwhile_is_not_overwritten(tmp_path: Path) 
 
 async def test_a_model_is_not_made_active_where_there_is_none(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "x"\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\n'
-    async with served(tmp_path, config=config) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
         await client.set_active_model("anything")  # it cannot be asked, so it may well have it
     assert "anything" in (daemon.home / "config.toml").read_text()

@@ -14,67 +14,71 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.daemon import firings
-from crabtalk.daemon.bus import Bus
+from crabtalk.daemon.bus import EventBus
 from crabtalk.daemon.firings import EventLimits
 from crabtalk.daemon.subscriptions import SubscriptionFile
-from crabtalk.runtime import Limits
+from crabtalk.runtime import RuntimeLimits
 from crabtalk.storage import Subscription
-from tests.crash.process import Process, prepare
+from tests.crash.process import LaunchedDaemon, prepare_home
 from tests.daemon.served import (
     AGENTS,
     PATIENCE,
-    Served,
-    becomes,
-    calling,
-    following,
-    messages,
-    refused,
-    served,
-    shown,
-    told,
-    within,
+    InProcessDaemon,
+    collect_events,
+    expect_error_code,
+    follow_feed,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    script_tool_calls,
+    wait_until,
+    wait_with_timeout,
 )
 from tests.model_server import ROOT, model_server
-from tests.stalls import stolen
+from tests.stalls import read_steal_time
 
 THREE = {**AGENTS, "owl": 'prompt = "You are owl."\n'}
 DONE = "agent:crab:done"
 FAILED = "agent:crab:failed"
 
 
-async def quiet(daemon: Served) -> None:
+async def wait_until_quiet(daemon: InProcessDaemon) -> None:
     """Until nothing runs, and nothing that was published waits."""
     runtime, bus = daemon.daemon.runtime, daemon.daemon.bus
 
     def is_quiet() -> bool:
         states = bus.statistics()
-        return not (runtime.running or states["waiting"] or states["running"] or states["changing"])
+        return not (
+            runtime.running_count or states["waiting"] or states["running"] or states["changing"]
+        )
 
-    await becomes(is_quiet)
+    await wait_until(is_quiet)
 
 
-async def fired(daemon: Served, client: Client, agent: str, source: str) -> list[str]:
+async def list_fired_texts(
+    daemon: InProcessDaemon, client: Client, agent: str, source: str
+) -> list[str]:
     """What an agent was told of a source, when all is quiet."""
-    await quiet(daemon)
+    await wait_until_quiet(daemon)
     sender = f"event:{source}"
     listed = await client.list_conversations(agent=agent, sender=sender)
     if not listed.conversations:
         return []
-    return [text for role, text in await messages(client, agent, sender) if role == "user"]
+    return [text for role, text in await read_conversation(client, agent, sender) if role == "user"]
 
 
-def file_of(home: Path) -> Path:
+def get_subscription_path(home: Path) -> Path:
     return home / "events" / "subscriptions.toml"
 
 
-def table(number: int, source: str, target: str, *, once: bool = False) -> str:
+def format_table(number: int, source: str, target: str, *, once: bool = False) -> str:
     return (
         f'[[subscription]]\nid = {number}\nsource = "{source}"\ntarget_agent = "{target}"\n'
         f"once = {json.dumps(once)}\n"
     )
 
 
-async def listed(client: Client) -> list[tuple[int, str, str, bool]]:
+async def read_subscriptions(client: Client) -> list[tuple[int, str, str, bool]]:
     found = (await client.list_subscriptions()).subscriptions
     return [(one.id, one.source, one.target_agent, one.once) for one in found]
 
@@ -86,21 +90,21 @@ async def listed(client: Client) -> list[tuple[int, str, str, bool]]:
 @pytest.mark.req("events.conversation")
 async def test_the_end_of_one_agents_turn_begins_anothers_with_its_text(tmp_path: Path) -> None:
     """And so on down the chain, each in its own conversation with the source."""
-    async with served(tmp_path, agents=THREE) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
         await client.subscribe_event(DONE, "twin")
         await client.subscribe_event("agent:twin:done", "owl")
         answer = await client.send("crab", "!say the tide is out", sender="bo")
         assert answer.content == "the tide is out"
-        await quiet(daemon)
-        assert await messages(client, "twin", "event:agent:crab:done") == [
+        await wait_until_quiet(daemon)
+        assert await read_conversation(client, "twin", "event:agent:crab:done") == [
             ("user", "the tide is out"),
             ("assistant", "heard: the tide is out"),
         ]
-        assert await messages(client, "owl", "event:agent:twin:done") == [
+        assert await read_conversation(client, "owl", "event:agent:twin:done") == [
             ("user", "heard: the tide is out"),
             ("assistant", "heard: heard: the tide is out"),
         ]
-        assert daemon.model.asked == 3
+        assert daemon.model.request_count == 3
 
 
 @pytest.mark.one_loop
@@ -108,26 +112,28 @@ async def test_the_example_of_the_page_on_events_works_as_it_stands(tmp_path: Pa
     page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
     program = page.partition("```python\n")[2].partition("```")[0]
     agents = {**AGENTS, "scout": 'prompt = "You are scout."\n'}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         example = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program), env={**os.environ, "CRABTALK_HOME": str(daemon.home)}
         )
-        assert await within(example.wait()) == 0
-        assert await fired(daemon, client, "scout", "rss:fetch") == ["Crabs found on the moon"]
-        told_of = await fired(daemon, client, "crab", "agent:scout:done")
+        assert await wait_with_timeout(example.wait()) == 0
+        assert await list_fired_texts(daemon, client, "scout", "rss:fetch") == [
+            "Crabs found on the moon"
+        ]
+        told_of = await list_fired_texts(daemon, client, "crab", "agent:scout:done")
         assert told_of == ["heard: Crabs found on the moon"]
 
 
 @pytest.mark.req("events.done")
 @pytest.mark.parametrize("way", ["send", "stream", "detached"])
 async def test_every_way_to_run_a_turn_publishes_its_end(tmp_path: Path, way: str) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event(DONE, "twin")
         if way == "send":
             await client.send("crab", "!say it")
         else:
-            await told(client.stream("crab", "!say it", detach=way == "detached"))
-        assert await fired(daemon, client, "twin", DONE) == ["it"]
+            await collect_events(client.stream("crab", "!say it", detach=way == "detached"))
+        assert await list_fired_texts(daemon, client, "twin", DONE) == ["it"]
 
 
 @pytest.mark.req("events.failed")
@@ -136,31 +142,34 @@ async def test_every_way_to_run_a_turn_publishes_its_end(tmp_path: Path, way: st
     [
         ("!status 400 no such luck", "no such luck"),
         ("!nothing", "crab said nothing"),
-        (calling([("none", {})]).replace("!say done", "!tool none {}"), "took all the steps"),
+        (
+            script_tool_calls([("none", {})]).replace("!say done", "!tool none {}"),
+            "took all the steps",
+        ),
     ],
 )
 async def test_a_turn_that_fails_or_says_nothing_is_a_source_of_its_own_with_the_reason(
     tmp_path: Path, content: str, expected: str
 ) -> None:
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\nmax_iterations = 2\n'}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.subscribe_event(DONE, "twin")
         await client.subscribe_event(FAILED, "twin")
-        await told(client.stream("crab", content))
-        (payload,) = await fired(daemon, client, "twin", FAILED)
+        await collect_events(client.stream("crab", content))
+        (payload,) = await list_fired_texts(daemon, client, "twin", FAILED)
         assert expected in payload
-        assert await fired(daemon, client, "twin", DONE) == []
+        assert await list_fired_texts(daemon, client, "twin", DONE) == []
 
 
 @pytest.mark.req("events.failed")
 async def test_a_turn_that_was_killed_says_so(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event(FAILED, "twin")
-        turn = asyncio.ensure_future(told(client.stream("crab", "!hang")))
+        turn = asyncio.ensure_future(collect_events(client.stream("crab", "!hang")))
         await daemon.model.until_asked()
         await client.kill("crab")
         await turn
-        assert await fired(daemon, client, "twin", FAILED) == [
+        assert await list_fired_texts(daemon, client, "twin", FAILED) == [
             "crab was stopped before it was done"
         ]
 
@@ -170,45 +179,45 @@ async def test_words_said_before_an_empty_last_step_are_the_result(tmp_path: Pat
     async def look(call: Any) -> str:
         return "waves"
 
-    async with served(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
         await client.subscribe_event(DONE, "twin")
-        await told(client.stream("crab", "!say found it\n!tool look {}\n!then\n!nothing"))
-        assert await fired(daemon, client, "twin", DONE) == ["found it"]
+        await collect_events(client.stream("crab", "!say found it\n!tool look {}\n!then\n!nothing"))
+        assert await list_fired_texts(daemon, client, "twin", DONE) == ["found it"]
 
 
 @pytest.mark.req("events.no_guests")
 async def test_a_guests_turn_publishes_nothing(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=THREE) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
         for source in (DONE, "agent:twin:done"):
             await client.subscribe_event(source, "owl")
         await client.send("crab", "!say hi", guest="twin")
-        await quiet(daemon)
-        assert daemon.model.asked == 1
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 1
 
 
 @pytest.mark.req("events.match")
 async def test_sources_are_compared_exactly(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for source in ("rss:fetch", "rss", "rss:*", "rss:fetch ", "RSS:fetch"):
             await client.subscribe_event(source, "twin")
         await client.publish_event("rss:fetch", "news")
-        await quiet(daemon)
-        assert daemon.model.asked == 1
-        assert await fired(daemon, client, "twin", "rss:fetch") == ["news"]
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 1
+        assert await list_fired_texts(daemon, client, "twin", "rss:fetch") == ["news"]
 
 
 @pytest.mark.req("events.publish")
 async def test_anybody_can_publish_and_who_does_waits_for_no_run(tmp_path: Path) -> None:
     """The run is tied to no connection either."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         async with daemon.client() as passing:
             await passing.publish_event("nobody:cares")
             await passing.subscribe_event("rss:fetch", "twin")
-            await within(passing.publish_event("rss:fetch", "!wait\n!say read"))
+            await wait_with_timeout(passing.publish_event("rss:fetch", "!wait\n!say read"))
             await daemon.model.until_waiting()
         daemon.model.release()
-        await quiet(daemon)
-        assert await messages(client, "twin", "event:rss:fetch") == [
+        await wait_until_quiet(daemon)
+        assert await read_conversation(client, "twin", "event:rss:fetch") == [
             ("user", "!wait\n!say read"),
             ("assistant", "read"),
         ]
@@ -217,25 +226,25 @@ async def test_anybody_can_publish_and_who_does_waits_for_no_run(tmp_path: Path)
 @pytest.mark.req("events.publish")
 @pytest.mark.parametrize("payload", ["", " \n"])
 async def test_an_event_without_a_payload_says_its_source(tmp_path: Path, payload: str) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("build:green", "twin")
         await client.publish_event("build:green", payload)
-        assert await fired(daemon, client, "twin", "build:green") == ["build:green"]
+        assert await list_fired_texts(daemon, client, "twin", "build:green") == ["build:green"]
 
 
 @pytest.mark.req("events.conversation")
 async def test_events_of_one_source_reach_an_agent_in_order(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("rss:fetch", "twin")
         for number in range(20):
             await client.publish_event("rss:fetch", str(number))
-        told_of = await fired(daemon, client, "twin", "rss:fetch")
+        told_of = await list_fired_texts(daemon, client, "twin", "rss:fetch")
         assert told_of == [str(number) for number in range(20)]
 
 
 @pytest.mark.req("events.verbatim")
 async def test_a_payload_is_told_as_it_is_though_it_looks_like_a_command(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         skill = daemon.home / "skills" / "tides"
         skill.mkdir(parents=True)
         (skill / "SKILL.md").write_text("---\nname: tides\ndescription: d\n---\nLook at the moon.")
@@ -244,18 +253,18 @@ async def test_a_payload_is_told_as_it_is_though_it_looks_like_a_command(tmp_pat
         assert "Look at the moon." in json.dumps(daemon.model.requests[-1])
         await client.subscribe_event("x", "twin")
         await client.publish_event("x", "/tides now")
-        await quiet(daemon)
-        assert shown(daemon.model.requests[-1])[-1] == ("user", "/tides now")
+        await wait_until_quiet(daemon)
+        assert list_request_messages(daemon.model.requests[-1])[-1] == ("user", "/tides now")
         assert "Look at the moon." not in json.dumps(daemon.model.requests[-1]["messages"])
 
 
 @pytest.mark.req("events.stranger")
 async def test_a_run_set_off_by_an_event_gets_no_shell(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
-        await client.publish_event("x", calling([("bash", {"command": "echo ran"})]))
-        await quiet(daemon)
-        found = await messages(client, "twin", "event:x")
+        await client.publish_event("x", script_tool_calls([("bash", {"command": "echo ran"})]))
+        await wait_until_quiet(daemon)
+        found = await read_conversation(client, "twin", "event:x")
         (result,) = [text for role, text in found if role == "tool"]
         assert result.startswith("permission denied:")
 
@@ -269,20 +278,20 @@ async def test_a_run_set_off_by_an_event_gets_no_shell(tmp_path: Path) -> None:
 async def test_a_delegated_task_publishes_its_end_workers_under_their_one_name(
     tmp_path: Path, background: bool, agent: str
 ) -> None:
-    async with served(tmp_path, agents=THREE, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=THREE, hooks={}) as daemon, daemon.client() as client:
         source = f"agent:{agent or 'worker'}:done"
         await client.subscribe_event(source, "owl")
         tasks = [{"agent": agent, "message": "!say found it"}]
         call = ("delegate", {"tasks": tasks, "background": background})
-        await client.send("crab", calling([call]))
-        assert await fired(daemon, client, "owl", source) == ["found it"]
+        await client.send("crab", script_tool_calls([call]))
+        assert await list_fired_texts(daemon, client, "owl", source) == ["found it"]
 
 
-def relay(times: int) -> str:
+def script_delegation_chain(times: int) -> str:
     """A script that delegates to twin, who says a script that does so again, and so on."""
     if times == 0:
         return "!say the end"
-    task = {"agent": "twin", "message": f"!say {relay(times - 1)}"}
+    task = {"agent": "twin", "message": f"!say {script_delegation_chain(times - 1)}"}
     return f"!tool delegate {json.dumps({'tasks': [task]})}"
 
 
@@ -290,12 +299,15 @@ def relay(times: int) -> str:
 async def test_a_circle_does_not_hide_behind_delegation(tmp_path: Path) -> None:
     limits = EventLimits(event_depth=2)
     async with (
-        served(tmp_path, hooks={}, event_limits=limits) as daemon,
+        run_daemon(tmp_path, hooks={}, event_limits=limits) as daemon,
         daemon.client() as client,
     ):
         await client.subscribe_event("agent:twin:done", "crab", sender="user")
-        await client.send("crab", relay(6))
-        assert await fired(daemon, client, "crab", "agent:twin:done") == [relay(5), relay(4)]
+        await client.send("crab", script_delegation_chain(6))
+        assert await list_fired_texts(daemon, client, "crab", "agent:twin:done") == [
+            script_delegation_chain(5),
+            script_delegation_chain(4),
+        ]
 
 
 # ── Circles ────────────────────────────────────────────────────────────────────────────────────
@@ -306,12 +318,12 @@ async def test_a_circle_does_not_hide_behind_delegation(tmp_path: Path) -> None:
 async def test_a_circle_is_cut_after_so_many_events_and_reported(
     tmp_path: Path, circle: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(tmp_path, agents=THREE) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
         for agent, following_it in zip(circle, [*circle[1:], circle[0]], strict=True):
             last = await client.subscribe_event(f"agent:{agent}:done", following_it)
         await client.send("crab", "x")
-        await quiet(daemon)
-        assert daemon.model.asked == 1 + EventLimits().event_depth == 9
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 1 + EventLimits().event_depth == 9
         (problem,) = (await client.get_stats()).problems
         source = f"agent:{circle[8 % len(circle)]}:done"
         assert "circles" in problem
@@ -320,8 +332,8 @@ async def test_a_circle_is_cut_after_so_many_events_and_reported(
         assert problem in caplog.text
         # The next one that a person begins goes just as far.
         await client.send("crab", "x")
-        await quiet(daemon)
-        assert daemon.model.asked == 18
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 18
         await client.unsubscribe_event(last.id)
         assert list((await client.get_stats()).problems) == []
 
@@ -329,12 +341,12 @@ async def test_a_circle_is_cut_after_so_many_events_and_reported(
 @pytest.mark.req("events.depth")
 async def test_a_failure_that_sets_itself_off_ends_too(tmp_path: Path) -> None:
     limits = EventLimits(event_depth=3)
-    async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event(FAILED, "crab")
         await client.subscribe_event(DONE, "crab")
-        await told(client.stream("crab", "!status 400 !status 400 no"))
-        await quiet(daemon)
-        assert daemon.model.asked == 4
+        await collect_events(client.stream("crab", "!status 400 !status 400 no"))
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 4
 
 
 # ── Once ───────────────────────────────────────────────────────────────────────────────────────
@@ -342,72 +354,72 @@ async def test_a_failure_that_sets_itself_off_ends_too(tmp_path: Path) -> None:
 
 @pytest.mark.req("events.once")
 async def test_once_is_once_however_many_events_come_at_the_same_time(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
         await client.subscribe_event("x", "crab")
         await asyncio.gather(*(client.publish_event("x", "now") for _ in range(8)))
-        assert await fired(daemon, client, "twin", "x") == ["now"]
-        assert await fired(daemon, client, "crab", "x") == ["now"] * 8
-        assert await listed(client) == [(2, "x", "crab", False)]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["now"]
+        assert await list_fired_texts(daemon, client, "crab", "x") == ["now"] * 8
+        assert await read_subscriptions(client) == [(2, "x", "crab", False)]
 
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
 async def test_once_is_struck_off_on_disk_before_it_is_fired(tmp_path: Path) -> None:
     limits = EventLimits(event_runs=1)
-    async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event("slow", "crab")
         await client.subscribe_event("x", "twin", once=True)
         await client.publish_event("slow", "!wait")
         await daemon.model.until_waiting()
         await client.publish_event("x", "now")
-        assert 'source = "x"' not in file_of(daemon.home).read_text()
+        assert 'source = "x"' not in get_subscription_path(daemon.home).read_text()
         assert daemon.daemon.bus.statistics()["waiting"] == 1
-        assert daemon.model.asked == 1
+        assert daemon.model.request_count == 1
         daemon.model.release()
-        assert await fired(daemon, client, "twin", "x") == ["now"]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["now"]
 
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
 async def test_once_that_cannot_be_struck_off_is_not_fired_and_stays(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
-        path = file_of(daemon.home)
+        path = get_subscription_path(daemon.home)
         text = path.read_text()
         path.write_text("broken [")
-        assert await refused(client.publish_event("x", "lost")) == 500
+        assert await expect_error_code(client.publish_event("x", "lost")) == 500
         assert path.read_text() == "broken ["
-        assert await listed(client) == [(1, "x", "twin", True)]
+        assert await read_subscriptions(client) == [(1, "x", "twin", True)]
         assert any("subscriptions.toml" in p for p in (await client.get_stats()).problems)
         path.write_text(text)
         await client.publish_event("x", "found")
-        assert await fired(daemon, client, "twin", "x") == ["found"]
-        assert await listed(client) == []
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["found"]
+        assert await read_subscriptions(client) == []
         assert list((await client.get_stats()).problems) == []
 
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
 async def test_once_that_a_person_took_out_of_the_file_is_not_fired(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
-        file_of(daemon.home).write_text("")
+        get_subscription_path(daemon.home).write_text("")
         await client.publish_event("x", "now")
-        await quiet(daemon)
-        assert daemon.model.asked == 0
+        await wait_until_quiet(daemon)
+        assert daemon.model.request_count == 0
 
 
-class Held(SubscriptionFile):
+class HeldSubscriptionFile(SubscriptionFile):
     """Has each reading wait until it is let."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.let = asyncio.Semaphore(0)
+        self.permits = asyncio.Semaphore(0)
 
     async def load(self) -> list[Subscription]:
         found = await super().load()
-        await self.let.acquire()
+        await self.permits.acquire()
         return found
 
 
@@ -416,23 +428,23 @@ class Held(SubscriptionFile):
 async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_off(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        file = Held(tmp_path / "subscriptions.toml")
-        bus = Bus(file, lambda: daemon.daemon.runtime)
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        file = HeldSubscriptionFile(tmp_path / "subscriptions.toml")
+        bus = EventBus(file, lambda: daemon.daemon.runtime)
         await bus.subscribe("x", "twin", once=True)
         reloads = [asyncio.ensure_future(bus.load()) for _ in range(2)]
         await asyncio.sleep(0)
         events = [asyncio.ensure_future(bus.publish("x", "first"))]
-        await becomes(lambda: bus.subscriptions == [])
-        file.let.release()
-        await within(reloads[0])
+        await wait_until(lambda: bus.subscriptions == [])
+        file.permits.release()
+        await wait_with_timeout(reloads[0])
         assert len(bus.subscriptions) == 1
         events.append(asyncio.ensure_future(bus.publish("x", "second")))
-        await becomes(lambda: bus.subscriptions == [])
-        file.let.release()
-        await within(asyncio.gather(*reloads, *events))
-        await becomes(lambda: bus.firings.waiting + bus.firings.running == 0)
-        assert await fired(daemon, client, "twin", "x") == ["first"]
+        await wait_until(lambda: bus.subscriptions == [])
+        file.permits.release()
+        await wait_with_timeout(asyncio.gather(*reloads, *events))
+        await wait_until(lambda: bus.run_queue.waiting + bus.run_queue.running == 0)
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["first"]
         assert bus.subscriptions == []
         await bus.close()
 
@@ -446,22 +458,22 @@ async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
     tmp_path: Path,
 ) -> None:
     async with model_server(is_recording=False) as model:
-        async with served(tmp_path, model):
+        async with run_daemon(tmp_path, model):
             pass
-        path = file_of(tmp_path / "home")
+        path = get_subscription_path(tmp_path / "home")
         path.parent.mkdir()
-        path.write_text("\n".join(table(n, f"x{n}", "twin", once=True) for n in range(1000)))
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        path.write_text("\n".join(format_table(n, f"x{n}", "twin", once=True) for n in range(1000)))
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             bus, changes, before = daemon.daemon.bus, 0, path.stat().st_ino
             events = [asyncio.ensure_future(bus.publish(f"x{n}", "now")) for n in range(1000)]
             while not all(one.done() for one in events):
                 await asyncio.sleep(0)
                 changes += path.stat().st_ino != before
                 before = path.stat().st_ino
-            await within(asyncio.gather(*events))
-            await quiet(daemon)
-            assert model.asked == 1000
-            assert await listed(client) == []
+            await wait_with_timeout(asyncio.gather(*events))
+            await wait_until_quiet(daemon)
+            assert model.request_count == 1000
+            assert await read_subscriptions(client) == []
             assert "subscription" not in path.read_text()
             assert changes <= 3
 
@@ -471,8 +483,8 @@ async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
 @pytest.mark.one_loop
 async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: Path) -> None:
     async with model_server() as model:
-        prepare(home, model)
-        process = Process(home)
+        prepare_home(home, model)
+        process = LaunchedDaemon(home)
         try:
             await process.start()
             async with connect(home=home) as client:
@@ -480,15 +492,15 @@ async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: 
                 await client.publish_event("x", "!hang")
                 await model.until_asked()
                 await client.subscribe_event("x", "crab")
-                process.signal(signal.SIGKILL)
-            await process.gone()
+                process.send_signal(signal.SIGKILL)
+            await process.wait_for_exit()
             await process.start()
             async with connect(home=home) as client:
-                assert await listed(client) == [(2, "x", "crab", False)]
+                assert await read_subscriptions(client) == [(2, "x", "crab", False)]
                 await client.publish_event("x", "again")
                 request = await model.until_asked(2)
-                assert shown(request)[-1] == ("user", "again")
-                assert shown(request)[0][1].startswith("You are crab.")
+                assert list_request_messages(request)[-1] == ("user", "again")
+                assert list_request_messages(request)[0][1].startswith("You are crab.")
         finally:
             await process.kill()
 
@@ -500,8 +512,8 @@ async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: 
 @pytest.mark.req("events.requests")
 async def test_subscriptions_survive_a_restart_and_ids_go_on(tmp_path: Path) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            assert await listed(client) == []
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            assert await read_subscriptions(client) == []
             first = await client.subscribe_event(DONE, "twin")
             assert (first.id, first.source, first.target_agent, first.once) == (
                 *(1, DONE, "twin", False),
@@ -509,30 +521,33 @@ async def test_subscriptions_survive_a_restart_and_ids_go_on(tmp_path: Path) -> 
             second = await client.subscribe_event(DONE, "twin", once=True)
             assert (second.id, second.once) == (2, True)
             await client.unsubscribe_event(first.id)
-            assert await refused(client.unsubscribe_event(first.id)) == 404
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            assert await listed(client) == [(2, DONE, "twin", True)]
+            assert await expect_error_code(client.unsubscribe_event(first.id)) == 404
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            assert await read_subscriptions(client) == [(2, DONE, "twin", True)]
             assert (await client.subscribe_event("y", "crab")).id == 3
             await client.send("crab", "!say it")
-            assert await fired(daemon, client, "twin", DONE) == ["it"]
-            assert await listed(client) == [(3, "y", "crab", False)]
+            assert await list_fired_texts(daemon, client, "twin", DONE) == ["it"]
+            assert await read_subscriptions(client) == [(3, "y", "crab", False)]
 
 
 @pytest.mark.req("events.reload")
 @pytest.mark.on_files
 async def test_what_a_person_wrote_into_the_file_holds_after_a_reload(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
-        file_of(daemon.home).write_text(
-            f"# by hand\n{table(7, 'y', 'crab')}{table(4, 'z', 'twin')}"
+        get_subscription_path(daemon.home).write_text(
+            f"# by hand\n{format_table(7, 'y', 'crab')}{format_table(4, 'z', 'twin')}"
         )
         await client.publish_event("y", "too soon")
         await client.reload()
-        assert await listed(client) == [(4, "z", "twin", False), (7, "y", "crab", False)]
+        assert await read_subscriptions(client) == [
+            (4, "z", "twin", False),
+            (7, "y", "crab", False),
+        ]
         await client.publish_event("y", "now")
-        assert await fired(daemon, client, "crab", "y") == ["now"]
+        assert await list_fired_texts(daemon, client, "crab", "y") == ["now"]
         assert (await client.subscribe_event("q", "crab")).id == 8
-        assert file_of(daemon.home).read_text().startswith("# by hand\n")
+        assert get_subscription_path(daemon.home).read_text().startswith("# by hand\n")
 
 
 @pytest.mark.req("events.broken_file")
@@ -541,42 +556,45 @@ async def test_a_broken_file_is_a_problem_and_stays_as_it_is_until_it_is_mended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / "home"
-    async with served(tmp_path):
+    async with run_daemon(tmp_path):
         pass
-    path = file_of(home)
+    path = get_subscription_path(home)
     path.parent.mkdir()
-    path.write_text(f"{table(5, 'x', 'twin')}oops\n")
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    path.write_text(f"{format_table(5, 'x', 'twin')}oops\n")
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
         assert str(path) in problem
         assert "mend it" in problem
         assert problem in caplog.text
-        assert await refused(client.subscribe_event("y", "crab")) == 500
-        assert await refused(client.unsubscribe_event(5)) == 500
-        assert path.read_text() == f"{table(5, 'x', 'twin')}oops\n"
-        path.write_text(table(5, "x", "twin"))
+        assert await expect_error_code(client.subscribe_event("y", "crab")) == 500
+        assert await expect_error_code(client.unsubscribe_event(5)) == 500
+        assert path.read_text() == f"{format_table(5, 'x', 'twin')}oops\n"
+        path.write_text(format_table(5, "x", "twin"))
         assert (await client.subscribe_event("y", "crab")).id == 6
-        assert await listed(client) == [(5, "x", "twin", False), (6, "y", "crab", False)]
+        assert await read_subscriptions(client) == [
+            (5, "x", "twin", False),
+            (6, "y", "crab", False),
+        ]
         assert list((await client.get_stats()).problems) == []
         path.write_text("oops")
         await client.reload()
         assert len((await client.get_stats()).problems) == 1
         await client.publish_event("x", "still in force")
-        assert await fired(daemon, client, "twin", "x") == ["still in force"]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["still in force"]
 
 
 @pytest.mark.req("events.unknown_target")
 async def test_a_target_that_is_gone_is_reported_and_others_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(tmp_path, agents=THREE) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
         for agent in ("owl", "twin", "crab"):
             await client.subscribe_event("x", agent)
         await client.rename_agent("owl", "night_owl")
         await client.delete_agent("twin")
         await client.publish_event("x", "now")
-        assert await fired(daemon, client, "crab", "x") == ["now"]
-        assert len(await listed(client)) == 3
+        assert await list_fired_texts(daemon, client, "crab", "x") == ["now"]
+        assert len(await read_subscriptions(client)) == 3
         gone = list((await client.get_stats()).problems)
         assert len(gone) == 2
         assert "'owl'" in gone[0]
@@ -586,7 +604,7 @@ async def test_a_target_that_is_gone_is_reported_and_others_run(
         await client.create_agent("twin", "You are twin again.")
         assert list((await client.get_stats()).problems) == []
         await client.publish_event("x", "again")
-        assert await fired(daemon, client, "twin", "x") == ["again"]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["again"]
 
 
 # ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
@@ -594,26 +612,26 @@ async def test_a_target_that_is_gone_is_reported_and_others_run(
 
 @pytest.mark.req("events.requests")
 async def test_what_cannot_be_subscribed_or_published_is_refused(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.subscribe_event("x", "nobody")) == 404
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.subscribe_event("x", "nobody")) == 404
         for source in ("", "  ", "x" * 513):
-            assert await refused(client.subscribe_event(source, "crab")) == 400
-            assert await refused(client.publish_event(source, "p")) == 400
-        assert await refused(client.publish_event("x", "p" * (1024 * 1024 + 1))) == 400
-        assert await refused(client.unsubscribe_event(2**64 - 1)) == 404
-        assert not file_of(daemon.home).exists()
+            assert await expect_error_code(client.subscribe_event(source, "crab")) == 400
+            assert await expect_error_code(client.publish_event(source, "p")) == 400
+        assert await expect_error_code(client.publish_event("x", "p" * (1024 * 1024 + 1))) == 400
+        assert await expect_error_code(client.unsubscribe_event(2**64 - 1)) == 404
+        assert not get_subscription_path(daemon.home).exists()
         await client.subscribe_event("x" * 512, "crab")
         await client.publish_event("x" * 512, "p" * (1024 * 1024))
-        assert await fired(daemon, client, "crab", "x" * 512) == ["p" * (1024 * 1024)]
+        assert await list_fired_texts(daemon, client, "crab", "x" * 512) == ["p" * (1024 * 1024)]
 
 
 @pytest.mark.req("events.bound")
 async def test_subscriptions_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     limits = EventLimits(subscriptions=2)
-    async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         for _ in range(2):
             last = await client.subscribe_event("x", "crab")
-        assert await refused(client.subscribe_event("x", "crab")) == 503
+        assert await expect_error_code(client.subscribe_event("x", "crab")) == 503
         await client.unsubscribe_event(last.id)
         await client.subscribe_event("x", "crab")
 
@@ -624,24 +642,24 @@ async def test_subscriptions_beyond_the_bound_are_refused(tmp_path: Path) -> Non
 async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_none_the_worse(
     tmp_path: Path, limits: EventLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
         await client.subscribe_event(DONE, "twin")
         await client.publish_event("x", "!wait")
         await daemon.model.until_waiting()
         for _ in range(2):
             await client.publish_event("x", "12345")
-        assert await refused(client.publish_event("x", "1")) == 503
+        assert await expect_error_code(client.publish_event("x", "1")) == 503
         assert (await client.send("crab", "!say fine")).content == "fine"
-        await becomes(lambda: f"the event {DONE!r} is lost" in caplog.text)
+        await wait_until(lambda: f"the event {DONE!r} is lost" in caplog.text)
         states = daemon.daemon.bus.statistics()
         assert (states["refused"], states["lost"]) == (1, 1)
         (problem,) = (await client.get_stats()).problems
         assert problem.startswith("of the events, 1 were refused and 1 were lost, because")
         daemon.model.release()
-        assert await fired(daemon, client, "twin", "x") == ["!wait", "12345", "12345"]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["!wait", "12345", "12345"]
         await client.publish_event("x", "1234567890")
-        assert len(await fired(daemon, client, "twin", "x")) == 4
+        assert len(await list_fired_texts(daemon, client, "twin", "x")) == 4
         await client.reload()
         assert list((await client.get_stats()).problems) == []
 
@@ -649,19 +667,19 @@ async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_no
 @pytest.mark.req("events.fair")
 async def test_a_conversation_that_is_slow_takes_one_place_only(tmp_path: Path) -> None:
     limits = EventLimits(event_runs=2)
-    async with served(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event("slow", "crab")
         await client.subscribe_event("quick", "twin")
         for _ in range(3):
             await client.publish_event("slow", "!wait")
         await daemon.model.until_waiting()
-        async with following(daemon, agent="twin") as feed:
+        async with follow_feed(daemon, agent="twin") as feed:
             await client.publish_event("quick", "hello")
-            await feed.until_done()
+            await feed.wait_until_done()
         for _ in range(3):
             await daemon.model.until_waiting()
             daemon.model.release()
-        await quiet(daemon)
+        await wait_until_quiet(daemon)
 
 
 @pytest.mark.req("events.busy")
@@ -669,18 +687,21 @@ async def test_a_conversation_that_is_slow_takes_one_place_only(tmp_path: Path) 
 async def test_an_engine_that_is_full_gets_the_event_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(tmp_path, limits=Limits(runs=1)) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, limits=RuntimeLimits(runs=1)) as daemon,
+        daemon.client() as client,
+    ):
         await client.subscribe_event("x", "twin")
         for times in (1, 2):
             turn = client.stream("crab", "!wait")
             await anext(turn)
             await daemon.model.until_waiting()
             await client.publish_event("x", "now")
-            await becomes(lambda: caplog.text.count("have to wait") == times)  # noqa: B023
-            assert daemon.model.asked == 2 * times - 1
+            await wait_until(lambda: caplog.text.count("have to wait") == times)  # noqa: B023
+            assert daemon.model.request_count == 2 * times - 1
             daemon.model.release()
-            await told(turn)
-            assert await fired(daemon, client, "twin", "x") == ["now"] * times
+            await collect_events(turn)
+            assert await list_fired_texts(daemon, client, "twin", "x") == ["now"] * times
 
 
 @pytest.mark.req("events.busy")
@@ -688,17 +709,20 @@ async def test_an_engine_that_stays_full_loses_the_event_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(firings, "PATIENCE", 0)
-    async with served(tmp_path, limits=Limits(runs=1)) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, limits=RuntimeLimits(runs=1)) as daemon,
+        daemon.client() as client,
+    ):
         await client.subscribe_event("x", "twin")
         turn = client.stream("crab", "!wait")
         await anext(turn)
         await daemon.model.until_waiting()
         await client.publish_event("x", "now")
-        await becomes(lambda: "twin was not told" in caplog.text)
+        await wait_until(lambda: "twin was not told" in caplog.text)
         daemon.model.release()
-        await told(turn)
+        await collect_events(turn)
         await client.publish_event("x", "later")
-        assert await fired(daemon, client, "twin", "x") == ["later"]
+        assert await list_fired_texts(daemon, client, "twin", "x") == ["later"]
 
 
 @pytest.mark.req("events.stop")
@@ -708,7 +732,7 @@ async def test_a_daemon_that_stops_fires_nothing_more_and_strikes_nothing_off(
     async with model_server() as model:
         limits = EventLimits(event_runs=1)
         async with (
-            served(tmp_path, model, event_limits=limits) as daemon,
+            run_daemon(tmp_path, model, event_limits=limits) as daemon,
             daemon.client() as client,
         ):
             await client.subscribe_event("x", "crab")
@@ -717,9 +741,9 @@ async def test_a_daemon_that_stops_fires_nothing_more_and_strikes_nothing_off(
                 await client.publish_event(source, "!wait")
             await model.until_waiting()
         assert "1 runs that events set off did not begin" in caplog.text
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            assert [one[1] for one in await listed(client)] == ["x", FAILED]
-            assert model.asked == 1
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            assert [one[1] for one in await read_subscriptions(client)] == ["x", FAILED]
+            assert model.request_count == 1
 
 
 @pytest.mark.req("events.stop")
@@ -727,16 +751,16 @@ async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.subscribe_event("x", "twin")
             turn = client.stream("twin", "!wait", sender="event:x", detach=True)
             await anext(turn)
             await model.until_waiting()
             await client.publish_event("x", "now")
-            await becomes(lambda: daemon.daemon.runtime.running == 2)
+            await wait_until(lambda: daemon.daemon.runtime.running_count == 2)
             await turn.aclose()
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            found = await messages(client, "twin", "event:x")
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            found = await read_conversation(client, "twin", "event:x")
             assert found == [("user", "!wait"), ("user", "now")]
 
 
@@ -750,23 +774,23 @@ async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
     agents = {f"a{n}": f'prompt = "You are {n}."\n' for n in range(200)}
     limits = EventLimits(event_runs=8)
     async with model_server(is_recording=False) as model:
-        async with served(tmp_path, model, agents=agents):
+        async with run_daemon(tmp_path, model, agents=agents):
             pass
-        path = file_of(tmp_path / "home")
+        path = get_subscription_path(tmp_path / "home")
         path.parent.mkdir()
-        path.write_text("\n".join(table(n, "x", f"a{n % 200}") for n in range(1, 1001)))
+        path.write_text("\n".join(format_table(n, "x", f"a{n % 200}") for n in range(1, 1001)))
         async with (
-            served(tmp_path, model, event_limits=limits) as daemon,
+            run_daemon(tmp_path, model, event_limits=limits) as daemon,
             daemon.client() as client,
         ):
             at_once, longest = [0], [0.0]
 
             async def watch() -> None:
                 while True:
-                    before = time.thread_time() - stolen()
+                    before = time.thread_time() - read_steal_time()
                     await asyncio.sleep(0)
-                    longest.append(time.thread_time() - stolen() - before)
-                    at_once.append(daemon.daemon.runtime.running)
+                    longest.append(time.thread_time() - read_steal_time() - before)
+                    at_once.append(daemon.daemon.runtime.running_count)
 
             # What the tests before this one left behind is not for the daemon to collect.
             gc.collect()
@@ -774,14 +798,14 @@ async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
             try:
                 await client.publish_event("x", "now")
                 async with asyncio.timeout(PATIENCE):
-                    while model.asked < 1000:
+                    while model.request_count < 1000:
                         await client.ping()
-                await quiet(daemon)
+                await wait_until_quiet(daemon)
             finally:
                 watching.cancel()
-            assert model.asked == 1000
+            assert model.request_count == 1000
             assert 1 < max(at_once) <= 8
             assert max(longest) < 0.05
-            assert await messages(client, "a7", "event:x") == [
+            assert await read_conversation(client, "a7", "event:x") == [
                 *([("user", "now"), ("assistant", "heard: now")] * 5),
             ]

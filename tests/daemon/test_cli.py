@@ -12,13 +12,13 @@ import crabtalk
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 
 
-def crabtalkd(*words: str) -> "subprocess.CompletedProcess[str]":
+def run_crabtalkd(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([CRABTALKD, *words], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("run", "--help")])
 def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    result = crabtalkd(*words)
+    result = run_crabtalkd(*words)
     assert result.returncode == 0
     assert "crabtalkd run" in result.stdout
     lines = result.stdout.splitlines()
@@ -27,18 +27,18 @@ def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
 
 
 def test_the_version_is_the_packages() -> None:
-    assert crabtalkd("--version").stdout == f"crabtalkd {crabtalk.__version__}\n"
+    assert run_crabtalkd("--version").stdout == f"crabtalkd {crabtalk.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("run", "--nonsense")])
 def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> None:
-    result = crabtalkd(*words)
+    result = run_crabtalkd(*words)
     assert result.returncode == 2
     assert "nonsense" in result.stderr
 
 
 def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() -> None:
-    result = crabtalkd("run", "--home", "")
+    result = run_crabtalkd("run", "--home", "")
     assert result.returncode == 2
     assert "it is empty" in result.stderr
 
@@ -59,11 +59,11 @@ def test_a_config_no_daemon_could_use_is_found_without_one(
     home.mkdir()
     path = home / "config.toml"
     path.write_text(text)
-    result = crabtalkd("check", "--home", str(home))
+    result = run_crabtalkd("check", "--home", str(home))
     assert (result.returncode, result.stdout) == (1, "")
     assert str(path) in result.stderr
     assert sentence in result.stderr
-    result = crabtalkd("check", "--json", "--home", str(home))
+    result = run_crabtalkd("check", "--json", "--home", str(home))
     assert result.returncode == 1
     assert sentence in json.loads(result.stdout)["problem"]
     assert [each.name for each in home.iterdir()] == ["config.toml"]
@@ -71,11 +71,11 @@ def test_a_config_no_daemon_could_use_is_found_without_one(
 
 @pytest.mark.req("config.check")
 def test_words_nobody_reads_are_named_and_no_failure(home: Path) -> None:
-    assert crabtalkd("check", "--home", str(home)).returncode == 0
+    assert run_crabtalkd("check", "--home", str(home)).returncode == 0
     home.mkdir()
     path = home / "config.toml"
     path.write_text('[daemn]\n[daemon]\nmodl = "m"\n[skills]\nexternl = true\n')
-    result = crabtalkd("check", "--home", str(home))
+    result = run_crabtalkd("check", "--home", str(home))
     assert result.returncode == 0
     assert result.stderr == (
         f"crabtalkd: {path} has [daemn], which means nothing here and is ignored\n"
@@ -92,20 +92,20 @@ def test_the_module_is_the_command() -> None:
 
 
 def test_starting_loads_nothing_that_is_needed_only_later() -> None:
-    loaded = loaded_by("import crabtalk.daemon, crabtalk.daemon.cli")
+    loaded = list_modules_loaded_by("import crabtalk.daemon, crabtalk.daemon.cli")
     assert "click" in loaded
     assert not loaded & {"aiohttp", "google", "msgspec", "tomlkit", "crabtalk.model"}
 
 
 def test_asking_the_daemon_loads_neither_the_engine_nor_the_models(home: Path) -> None:
-    loaded = loaded_by(
+    loaded = list_modules_loaded_by(
         f"from crabtalk.daemon.cli import main; main(['status', '--home', {str(home)!r}])"
     )
     assert "crabtalk.client" in loaded
     assert not loaded & {"aiohttp", "crabtalk.model", "crabtalk.runtime"}
 
 
-def loaded_by(code: str) -> set[str]:
+def list_modules_loaded_by(code: str) -> set[str]:
     """All that is there when it ends, however it does."""
     told = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
     command = [sys.executable, "-c", told]

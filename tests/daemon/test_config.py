@@ -9,12 +9,12 @@ from crabtalk.client import ServerError, connect
 from crabtalk.daemon.config import Config, StorageSettings, load_config
 from crabtalk.daemon.config_file import ConfigError
 from crabtalk.daemon.feed import FeedLimits
-from crabtalk.runtime import Limits as RuntimeLimits
+from crabtalk.runtime import RuntimeLimits as RuntimeLimits
 from crabtalk.storage import StorageError
-from crabtalk.storage.postgres.database import Database
-from crabtalk.transport import Limits, TcpAddress
-from tests.daemon.child import Child
-from tests.postgres import Server, perform, with_parameters
+from crabtalk.storage.postgres.database import PostgresDatabase
+from crabtalk.transport import TcpAddress, TransportLimits
+from tests.daemon.child import CrabtalkdProcess
+from tests.postgres import PostgresServer, execute_sql, with_parameters
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_what_is_said_is_used(path: Path) -> None:
         any_port=False,
         tls_cert=path.parent / "c.pem",
         tls_key=Path("/k.pem"),
-        limits=Limits(connections=5, stall_timeout=1.5),
+        limits=TransportLimits(connections=5, stall_timeout=1.5),
         runtime_limits=RuntimeLimits(runs=7),
         feed_limits=FeedLimits(feeds=2),
         flush=False,
@@ -65,7 +65,7 @@ def test_sections_of_other_rooms_are_left_to_them(path: Path) -> None:
 def test_words_that_mean_nothing_are_named(path: Path) -> None:
     path.write_text("[bogus]\n[daemon]\ntpc = 1\n[storage]\nulr = 1\n[limits]\nconections = 3\n")
     unknown = ("[bogus]", "tpc in [daemon]", "ulr in [storage]", "conections in [limits]")
-    assert load_config(path) == Config(unknown=unknown)
+    assert load_config(path) == Config(unknown_keys=unknown)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_what_is_wrong_with_a_url_is_said_without_it(path: Path, url: str) -> No
     assert "s3cr3t" not in str(caught.value)
 
 
-async def user_of(url: str) -> str:
+async def read_user(url: str) -> str:
     """Who a database takes us for."""
-    database = Database(url)
+    database = PostgresDatabase(url)
     try:
         row = await database.fetch_row("SELECT current_user::text AS name")
         assert row is not None
@@ -176,47 +176,47 @@ async def user_of(url: str) -> str:
 @pytest.mark.req("config.storage.password")
 @pytest.mark.one_loop
 async def test_the_password_may_come_from_the_environment_or_a_file(
-    tmp_path: Path, private_postgres: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, private_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 's3cr3t/h00t'")
+    execute_sql(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 's3cr3t/h00t'")
     url = private_postgres.url.replace("crabtalk@", "owl@")
     for name in ("PGPASSWORD", "PGPASSFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(StorageError) as caught:
-        await user_of(url)
+        await read_user(url)
     assert "password" in str(caught.value)
     passwords = tmp_path / "passwords"
     passwords.write_text("*:*:*:owl:s3cr3t/h00t\n")
     passwords.chmod(0o600)
-    assert await user_of(with_parameters(url, passfile=str(passwords))) == "owl"
-    assert await user_of(url.replace("owl@", "owl:s3cr3t%2Fh00t@")) == "owl"
+    assert await read_user(with_parameters(url, passfile=str(passwords))) == "owl"
+    assert await read_user(url.replace("owl@", "owl:s3cr3t%2Fh00t@")) == "owl"
     monkeypatch.setenv("PGPASSWORD", "s3cr3t/h00t")
-    assert await user_of(url) == "owl"
+    assert await read_user(url) == "owl"
 
 
 @pytest.mark.req("config.storage.secret")
 @pytest.mark.one_loop
 async def test_a_daemon_that_is_not_let_in_says_so_without_the_password(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
-    perform(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
+    execute_sql(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
     url = private_postgres.url.replace("crabtalk@", "owl:s3cr3t%2Fh00t@")
     home = tmp_path / "home"
     home.mkdir(0o700)
     (home / "config.toml").write_text(f'[storage]\nurl = "{url}"\n')
-    process = Child(home)
+    process = CrabtalkdProcess(home)
     try:
         await process.start()
         async with connect(home=home) as client:
             with pytest.raises(ServerError) as caught:
                 await client.send("crab", "hello")
             problems = list((await client.get_stats()).problems)
-        process.signal(signal.SIGTERM)
-        await process.gone()
+        process.send_signal(signal.SIGTERM)
+        await process.wait_for_exit()
     finally:
         await process.kill()
     logged = (home / "logs" / "crabtalkd.log").read_text()
     assert any("owl" in text for text in (caught.value.message, *problems, logged))
-    for text in (caught.value.message, *problems, logged, process.said):
+    for text in (caught.value.message, *problems, logged, process.stderr_text):
         assert "s3cr3t" not in text

@@ -13,27 +13,27 @@ import pytest
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import encode_frame, wire
 from crabtalk.runtime import ToolDispatch
-from crabtalk.transport import Limits, RunFiles
+from crabtalk.transport import RunFiles, TransportLimits
 from tests.daemon.served import (
     PATIENCE,
-    becomes,
-    ending,
-    messages,
-    said,
-    served,
-    shown,
-    told,
-    until,
-    within,
+    collect_events,
+    collect_text,
+    get_stream_end,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
 
 
 @pytest.mark.req("control.never_waits")
 async def test_control_is_answered_while_fifty_turns_run(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         turns = [client.stream("crab", "!wait\n!say done", sender=f"s{n}") for n in range(50)]
         for turn in turns:
-            await until(turn, wire.StreamStart)
+            await wait_for_event(turn, wire.StreamStart)
         await daemon.model.until_waiting(50)
         async with asyncio.timeout(PATIENCE):
             await client.ping()
@@ -45,23 +45,25 @@ async def test_control_is_answered_while_fifty_turns_run(tmp_path: Path) -> None
             assert await client.kill("crab", sender="s0")
         assert daemon.model.statistics()["asked"] == 50
         daemon.model.release()
-        endings = await asyncio.gather(*(told(turn) for turn in turns))
-        assert ending(endings[0]).stop_reason == wire.STOP_REASON_CANCELLED
-        assert said(endings[1]) == "donesteered"
-        assert [said(events) for events in endings[2:]] == ["done"] * 48
+        endings = await asyncio.gather(*(collect_events(turn) for turn in turns))
+        assert get_stream_end(endings[0]).stop_reason == wire.STOP_REASON_CANCELLED
+        assert collect_text(endings[1]) == "donesteered"
+        assert [collect_text(events) for events in endings[2:]] == ["done"] * 48
 
 
 @pytest.mark.req("control.never_waits")
 async def test_control_is_answered_while_turns_are_in_full_flow(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         turns = [
-            asyncio.ensure_future(told(client.stream("crab", "!chunks 2000 0", sender=f"s{n}")))
+            asyncio.ensure_future(
+                collect_events(client.stream("crab", "!chunks 2000 0", sender=f"s{n}"))
+            )
             for n in range(10)
         ]
         await daemon.model.until_asked(10)
         pings = 0
         while not all(turn.done() for turn in turns):
-            await within(client.ping())
+            await wait_with_timeout(client.ping())
             pings += 1
         assert pings > 10
         for events in await asyncio.gather(*turns):
@@ -72,11 +74,11 @@ async def test_control_is_answered_while_turns_are_in_full_flow(tmp_path: Path) 
 
 @pytest.mark.req("bounds.stalled_reader")
 async def test_a_client_that_never_reads_delays_nobody_and_loses_its_turn(tmp_path: Path) -> None:
-    limits = Limits(stall_timeout=1, drain_timeout=1)
-    async with served(tmp_path, transport_limits=limits) as daemon, daemon.client() as client:
+    limits = TransportLimits(stall_timeout=1, drain_timeout=1)
+    async with run_daemon(tmp_path, transport_limits=limits) as daemon, daemon.client() as client:
         with socket.socket(socket.AF_UNIX) as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stalled.connect(str(RunFiles.of(daemon.home).socket))
+            stalled.connect(str(RunFiles.for_home(daemon.home).socket_path))
             request = wire.StreamMsg(agent="crab", content="!chunks 1000000 0", sender="deaf")
             stalled.sendall(encode_frame(wire.ClientMessage(stream=request)))
             await daemon.model.until_asked()
@@ -84,20 +86,20 @@ async def test_a_client_that_never_reads_delays_nobody_and_loses_its_turn(tmp_pa
                 while daemon.model.hangups == 0:
                     answer = await client.send("crab", "hello", sender="bo")
                     assert answer.content == "heard: hello"
-            await becomes(lambda: daemon.daemon.runtime.running == 0)
-        assert len(await messages(client, "crab", "deaf")) == 1
+            await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
+        assert len(await read_conversation(client, "crab", "deaf")) == 1
         assert daemon.model.requests[-1]["messages"][-1]["content"] == "hello"
 
 
 @pytest.mark.req("bounds.stalled_reader")
 async def test_the_turn_of_a_client_that_never_reads_can_be_killed(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         with socket.socket(socket.AF_UNIX) as stalled:
-            stalled.connect(str(RunFiles.of(daemon.home).socket))
+            stalled.connect(str(RunFiles.for_home(daemon.home).socket_path))
             request = wire.StreamMsg(agent="crab", content="!chunks 1000000 0")
             stalled.sendall(encode_frame(wire.ClientMessage(stream=request)))
             await daemon.model.until_asked()
-            await becomes(lambda: any(c.is_full for c in daemon.model.connections))
+            await wait_until(lambda: any(c.is_write_paused for c in daemon.model.connections))
             assert await client.kill("crab")
             await daemon.model.until_hung_up()
             assert (await client.send("crab", "hello")).content == "heard: hello"
@@ -108,8 +110,8 @@ async def test_the_turn_of_a_client_that_never_reads_can_be_killed(tmp_path: Pat
 async def test_two_hundred_clients_that_create_a_pair_at_once_make_one_conversation(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        peers = [await daemon.peer() for _ in range(200)]
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        peers = [await daemon.connect_raw() for _ in range(200)]
         for number, peer in enumerate(peers):
             request = wire.SendMsg(agent="crab", content=f"turn {number}", sender="bo")
             peer.send(wire.ClientMessage(send=request))
@@ -117,7 +119,7 @@ async def test_two_hundred_clients_that_create_a_pair_at_once_make_one_conversat
             for number, peer in enumerate(peers):
                 assert (await peer.expect()).response.content == f"heard: turn {number}"
                 await peer.close()
-        log = daemon.log()  # there is only one
+        log = daemon.read_log()  # there is only one
         assert [line["kind"] for line in log].index("meta") == 0
         metas = [line for line in log if line["kind"] == "meta"]
         assert sum(meta["message_count"] == 0 for meta in metas) == 1
@@ -127,33 +129,33 @@ async def test_two_hundred_clients_that_create_a_pair_at_once_make_one_conversat
         assert conversation.message_count == 400
 
 
-class Visitor:
+class RandomClient:
     """Does this and that in the conversations of a few senders, as others do at the same time."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
         self._random = random.Random(seed)
-        self.codes: Counter[int] = Counter()
+        self.error_codes: Counter[int] = Counter()
 
-    async def come(self, visits: int) -> None:
+    async def run(self, visits: int) -> None:
         for _ in range(visits):
-            deed = self._random.choice([self._talk, self._talk, self._leave, self._meddle])
+            deed = self._random.choice([self._talk, self._talk, self._leave, self._interfere])
             try:
                 await deed(f"s{self._random.randrange(3)}")
             except ServerError as error:
-                self.codes[error.code] += 1
+                self.error_codes[error.code] += 1
 
     async def _talk(self, sender: str) -> None:
         content = self._random.choice(["hello", "!tool look {}\n!then\n!say done"])
         guest = self._random.choice(["", "", "twin"])
-        await told(self._client.stream("crab", content, sender=sender, guest=guest))
+        await collect_events(self._client.stream("crab", content, sender=sender, guest=guest))
 
     async def _leave(self, sender: str) -> None:
         async with aclosing(self._client.stream("crab", "!chunks 50 1000", sender=sender)) as turn:
             for _ in range(self._random.randrange(1, 6)):
                 await anext(turn, None)
 
-    async def _meddle(self, sender: str) -> None:
+    async def _interfere(self, sender: str) -> None:
         client = self._client
         match self._random.randrange(6):
             case 0:
@@ -180,17 +182,17 @@ async def test_whatever_many_do_at_once_files_lists_and_live_state_agree(tmp_pat
 
     tools = {"look": look}
     async with (
-        served(tmp_path, summary="In short.", tools=tools) as daemon,
+        run_daemon(tmp_path, summary="In short.", tools=tools) as daemon,
         daemon.client() as client,
     ):
-        visitors = [Visitor(client, seed) for seed in range(8)]
+        visitors = [RandomClient(client, seed) for seed in range(8)]
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(visitor.come(15) for visitor in visitors))
-        codes = sum((visitor.codes for visitor in visitors), Counter[int]())
+            await asyncio.gather(*(visitor.run(15) for visitor in visitors))
+        codes = sum((visitor.error_codes for visitor in visitors), Counter[int]())
         assert codes.keys() <= {400, 404, 500}  # 500: a compaction that was killed
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         listed = {c.file_path: c for c in (await client.list_conversations()).conversations}
-        assert listed.keys() == {log.stem for log in daemon.logs}
+        assert listed.keys() == {log.stem for log in daemon.log_paths}
         active = {c.sender: c for c in (await client.list_active_conversations()).conversations}
         for conversation in listed.values():
             sender, count = conversation.sender, conversation.message_count
@@ -212,22 +214,24 @@ async def test_six_hundred_interleaved_turns_over_twenty_conversations_keep_thei
             turns = []
             for number in range(start, start + 10):
                 turn = client.stream("crab", f"{sender} {number}", sender=sender)
-                await until(turn, wire.StreamStart)
+                await wait_for_event(turn, wire.StreamStart)
                 turns.append(turn)
-            answers = [said(events) for events in await asyncio.gather(*map(told, turns))]
+            answers = [
+                collect_text(events) for events in await asyncio.gather(*map(collect_events, turns))
+            ]
             assert answers == [f"heard: {sender} {n}" for n in range(start, start + 10)]
 
     senders = [f"s{n}" for n in range(20)]
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         async with asyncio.timeout(50):
             await asyncio.gather(*(talk(client, sender) for sender in senders))
         for sender in senders:
-            assert [text for _, text in await messages(client, "crab", sender)] == [
+            assert [text for _, text in await read_conversation(client, "crab", sender)] == [
                 text
                 for number in range(30)
                 for text in (f"{sender} {number}", f"heard: {sender} {number}")
             ]
-        histories = [shown(request)[1:] for request in daemon.model.requests]
+        histories = [list_request_messages(request)[1:] for request in daemon.model.requests]
         assert len(histories) == 600
         for history in histories:
             sender, number = history[-1][1].split()

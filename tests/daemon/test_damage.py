@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.memory import Add, Memory
+from crabtalk.memory import AddEntry, Memory
 from crabtalk.runtime import ToolDispatch
 from crabtalk.storage import verify_log
-from tests.daemon.served import served, shown
-from tests.daemon.test_cli import crabtalkd
+from tests.daemon.served import list_request_messages, run_daemon
+from tests.daemon.test_cli import run_crabtalkd
 from tests.model_server import model_server
 
 
-async def look(call: ToolDispatch) -> str:
+async def look_around(call: ToolDispatch) -> str:
     return "waves"
 
 
-def flip(path: Path, old: bytes, new: bytes) -> None:
+def replace_bytes(path: Path, old: bytes, new: bytes) -> None:
     data = path.read_bytes()
     assert data.count(old)
     assert len(old) == len(new)
@@ -29,12 +29,12 @@ async def test_a_damaged_message_is_left_out_of_the_history_and_shown_as_damaged
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             for text in ("one", "two", "three"):
                 await client.send("crab", text)
-            (log,) = daemon.logs
-        flip(log, b'"text":"heard: two"', b'"text":"heard: tow"')
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+            (log,) = daemon.log_paths
+        replace_bytes(log, b'"text":"heard: two"', b'"text":"heard: tow"')
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             page = await client.list_messages("crab")
             assert [message.id for message in page.messages] == [0, 1, 2, 3, 4, 5]
             assert "is damaged on disk" in page.messages[3].content
@@ -45,7 +45,7 @@ async def test_a_damaged_message_is_left_out_of_the_history_and_shown_as_damaged
                 *("one", "heard: one", "two", "three", "heard: three")
             ]
             await client.send("crab", "four")
-            texts = [text for _, text in shown(model.requests[-1])]
+            texts = [text for _, text in list_request_messages(model.requests[-1])]
             assert texts[-5:] == ["heard: one", "two", "three", "heard: three", "four"]
             page = await client.list_messages("crab", offset=6)
             assert [message.content for message in page.messages] == ["four", "heard: four"]
@@ -64,10 +64,10 @@ async def test_a_damaged_call_or_result_leaves_a_history_that_models_accept(
     tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model, tools={"look": look}) as daemon:
+        async with run_daemon(tmp_path, model, tools={"look": look_around}) as daemon:
             async with daemon.client() as client:
                 await client.send("crab", "!tool look {}\n!then\n!say done")
-            (log,) = daemon.logs
+            (log,) = daemon.log_paths
         data = log.read_bytes().split(b"\n")
         for number, line in enumerate(data):
             if line.startswith(b'{"kind":"message"') and old in line:
@@ -75,7 +75,7 @@ async def test_a_damaged_call_or_result_leaves_a_history_that_models_accept(
                 break
         log.write_bytes(b"\n".join(data))
         async with (
-            served(tmp_path, model, tools={"look": look}) as daemon,
+            run_daemon(tmp_path, model, tools={"look": look_around}) as daemon,
             daemon.client() as client,
         ):
             await client.send("crab", "next")
@@ -90,12 +90,12 @@ async def test_a_damaged_call_or_result_leaves_a_history_that_models_accept(
 async def test_a_damaged_memory_is_a_problem_of_the_daemon_until_its_entry_is_written_again(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         path = daemon.home / "memory" / "crab.crmem"
         with Memory.open(path) as memory:
-            memory.apply(Add("beach", "north"))
-            memory.apply(Add("moon", "full"))
-        flip(path, b"north", b"forth")
+            memory.apply(AddEntry("beach", "north"))
+            memory.apply(AddEntry("moon", "full"))
+        replace_bytes(path, b"north", b"forth")
         assert len((await client.search_memory("crab", "beach")).hits) == 1
         (problem,) = (await client.get_stats()).problems
         assert problem.startswith("the memory crab: crab.crmem was changed outside crabtalk")
@@ -108,18 +108,18 @@ async def test_a_damaged_memory_is_a_problem_of_the_daemon_until_its_entry_is_wr
 
 @pytest.mark.req("checksums.verify_command")
 async def test_crabtalkd_verify_names_damaged_records_while_a_daemon_runs(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "one")
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         path = daemon.home / "memory" / "crab.crmem"
         with Memory.open(path) as memory:
-            memory.apply(Add("beach", "north"))
+            memory.apply(AddEntry("beach", "north"))
         where = ("--home", str(daemon.home))
-        fine = crabtalkd("verify", *where)
+        fine = run_crabtalkd("verify", *where)
         assert (fine.returncode, fine.stdout) == (0, f"no damage in 2 files of {daemon.home}\n")
-        flip(log, b'"text":"heard: one"', b'"text":"heard: 0ne"')
-        flip(path, b"north", b"forth")
-        said = crabtalkd("verify", "--json", *where)
+        replace_bytes(log, b'"text":"heard: one"', b'"text":"heard: 0ne"')
+        replace_bytes(path, b"north", b"forth")
+        said = run_crabtalkd("verify", "--json", *where)
         found = json.loads(said.stdout)
         assert (said.returncode, found["checked"], found["unchecked"]) == (1, 2, 0)
         note, record = found["damage"]
@@ -127,8 +127,8 @@ async def test_crabtalkd_verify_names_damaged_records_while_a_daemon_runs(tmp_pa
         assert f"remove {path}.sums" in note["next_step"]
         assert (record["file"], record["message_id"]) == (str(log), 1)
         assert f"line {record['line']} (message 1 of " in record["problem"]
-        said = crabtalkd("verify", *where)
+        said = run_crabtalkd("verify", *where)
         assert f"{log}: line {record['line']} " in said.stdout
-        hurried = json.loads(crabtalkd("verify", "--json", "--seconds", "0", *where).stdout)
+        hurried = json.loads(run_crabtalkd("verify", "--json", "--seconds", "0", *where).stdout)
         assert hurried["checked"] + hurried["unchecked"] == 2
         assert hurried["unchecked"] >= 1

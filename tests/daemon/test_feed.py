@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import ServerError
-from crabtalk.daemon.feed import Feed, FeedLimits, label, outcome, shortened
+from crabtalk.daemon.feed import Feed, FeedLimits, describe_call, describe_usage, truncate_output
 from crabtalk.model import ToolCall
 from crabtalk.model.messages import Usage
 from crabtalk.protocol import UnavailableError, encode_frame, wire
@@ -16,25 +16,25 @@ from crabtalk.runtime import Clock, Done, Env, Run, StopReason, TextDelta, ToolD
 from crabtalk.storage import Pair
 from crabtalk.transport import RunFiles
 from tests.daemon.served import (
-    becomes,
-    following,
-    refused,
-    served,
-    told,
-    until,
-    within,
+    collect_events,
+    expect_error_code,
+    follow_feed,
+    run_daemon,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
 
 
-async def bash(call: ToolDispatch) -> str:
+async def list_files(call: ToolDispatch) -> str:
     return "a.txt"
 
 
-async def fails(call: ToolDispatch) -> str:
+async def fail_tool(call: ToolDispatch) -> str:
     raise ToolError("permission denied: not you")
 
 
-def heard(events: list[wire.AgentEventMsg]) -> list[tuple[str, str]]:
+def summarize_events(events: list[wire.AgentEventMsg]) -> list[tuple[str, str]]:
     """Kind and content of each; durations differ from run to run."""
     return [
         (wire.AgentEventKind.Name(event.kind), re.sub(r"^\d+ms$", "Nms", event.content))
@@ -52,12 +52,12 @@ async def test_a_turn_is_told_kind_by_kind_in_the_words_made_for_a_screen(tmp_pa
         '!tool bash {"command":"ls -l\\nwc"}\n!tool fails {}\n!usage 1000 30\n'
         "!then\n!say one file\n!usage 713 28"
     )
-    tools = {"bash": bash, "fails": fails}
-    async with served(tmp_path, tools=tools) as daemon, following(daemon) as feed:
+    tools = {"bash": list_files, "fails": fail_tool}
+    async with run_daemon(tmp_path, tools=tools) as daemon, follow_feed(daemon) as feed:
         async with daemon.client() as client:
             await client.send("crab", content)
-        events = await feed.until_done()
-    assert heard(events) == [
+        events = await feed.wait_until_done()
+    assert summarize_events(events) == [
         ("THINKING_START", ""),
         ("THINKING_DELTA", "hm "),
         ("THINKING_DELTA", "so"),
@@ -93,13 +93,17 @@ async def test_a_turn_is_told_kind_by_kind_in_the_words_made_for_a_screen(tmp_pa
 async def test_every_element_has_the_agent_the_sender_a_time_and_the_run_of_its_stream(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, following(daemon) as feed, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path) as daemon,
+        follow_feed(daemon) as feed,
+        daemon.client() as client,
+    ):
         starts = []
         for sender in ("tg:1", None):
             stream = client.stream("crab", "hello", sender=sender)
-            starts.append(await until(stream, wire.StreamStart))
-            await told(stream)
-        events = await feed.until_done(2)
+            starts.append(await wait_for_event(stream, wire.StreamStart))
+            await collect_events(stream)
+        events = await feed.wait_until_done(2)
         assert {(e.agent, e.sender, e.run_id) for e in events} == {
             ("crab", "tg:1", starts[0].run_id),
             ("crab", "user", starts[1].run_id),
@@ -114,32 +118,36 @@ async def test_every_element_has_the_agent_the_sender_a_time_and_the_run_of_its_
 async def test_a_turn_without_a_completed_step_is_done_without_words(
     tmp_path: Path, content: str
 ) -> None:
-    async with served(tmp_path) as daemon, following(daemon) as feed, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path) as daemon,
+        follow_feed(daemon) as feed,
+        daemon.client() as client,
+    ):
         stream = client.stream("crab", content)
-        await until(stream, wire.StreamStart)
+        await wait_for_event(stream, wire.StreamStart)
         await daemon.model.until_asked()
         await client.kill("crab")
-        await told(stream)
-        assert heard(await feed.until_done()) == [("DONE", "")]
+        await collect_events(stream)
+        assert summarize_events(await feed.wait_until_done()) == [("DONE", "")]
 
 
 @pytest.mark.req("feed.no_guests")
 async def test_guest_turns_early_notices_steering_and_usage_are_not_on_it(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, tools={"bash": bash}) as daemon,
-        following(daemon) as feed,
+        run_daemon(tmp_path, tools={"bash": list_files}) as daemon,
+        follow_feed(daemon) as feed,
         daemon.client() as client,
     ):
         await client.send("crab", "hello", guest="twin")
         stream = client.stream("crab", '!wait\n!tool bash {"command":"ls"}')
-        start = await until(stream, wire.StreamStart)
+        start = await wait_for_event(stream, wire.StreamStart)
         await daemon.model.until_waiting()
         await client.steer_session("crab", "!say done")
         daemon.model.release()
-        await told(stream)
-        events = await feed.until_done()
+        await collect_events(stream)
+        events = await feed.wait_until_done()
         assert {event.run_id for event in events} == {start.run_id}
-        assert [kind for kind, _ in heard(events)] == [
+        assert [kind for kind, _ in summarize_events(events)] == [
             *("TOOL_START", "TOOL_RESULT", "TOOLS_COMPLETE"),
             *("TEXT_START", "TEXT_DELTA", "TEXT_END", "DONE"),
         ]
@@ -151,19 +159,22 @@ async def test_who_wants_all_kinds_can_follow_a_turn_that_somebody_else_began(
 ) -> None:
     """What was said, what was said into it, what it cost and how it ended."""
     async with (
-        served(tmp_path, tools={"bash": bash}, summary="They met. Twice.") as daemon,
-        following(daemon, all_kinds=True) as feed,
+        run_daemon(tmp_path, tools={"bash": list_files}, summary="They met. Twice.") as daemon,
+        follow_feed(daemon, all_kinds=True) as feed,
         daemon.client() as client,
     ):
         stream = client.stream("crab", '!wait\n!tool bash {"command":"ls"}\n!usage 70 3')
-        await until(stream, wire.StreamStart)
+        await wait_for_event(stream, wire.StreamStart)
         await daemon.model.until_waiting()
         await client.steer_session("crab", "!say done")
         daemon.model.release()
-        await told(stream)
-        events = await feed.until_done()
-        assert heard(events)[0] == ("TURN_START", '!wait\n!tool bash {"command":"ls"}\n!usage 70 3')
-        assert ("USER_STEERED", "!say done") in heard(events)
+        await collect_events(stream)
+        events = await feed.wait_until_done()
+        assert summarize_events(events)[0] == (
+            "TURN_START",
+            '!wait\n!tool bash {"command":"ls"}\n!usage 70 3',
+        )
+        assert ("USER_STEERED", "!say done") in summarize_events(events)
         (first, _) = [event.usage for event in events if event.kind == wire.CONTEXT_USAGE]
         assert (first.prompt_tokens, first.completion_tokens) == (70, 3)
         done = events[-1]
@@ -172,26 +183,26 @@ async def test_who_wants_all_kinds_can_follow_a_turn_that_somebody_else_began(
         )
         assert done.usage.prompt_tokens >= 70
         await client.compact("crab")
-        await becomes(lambda: feed.events[-1].kind == wire.COMPACTED)
+        await wait_until(lambda: feed.events[-1].kind == wire.COMPACTED)
         assert feed.events[-1].content == "They met."
 
 
 @pytest.mark.req("feed.all_of_a_turn")
 async def test_who_wants_all_kinds_hears_guests_and_how_turns_fail(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as daemon,
-        following(daemon, all_kinds=True) as feed,
+        run_daemon(tmp_path) as daemon,
+        follow_feed(daemon, all_kinds=True) as feed,
         daemon.client() as client,
     ):
         await client.send("crab", "!say hello", guest="twin")
-        events = await feed.until_done()
+        events = await feed.wait_until_done()
         assert {event.guest for event in events} == {"twin"}
         assert {event.agent for event in events} == {"crab"}
-        assert [kind for kind, _ in heard(events)] == [
+        assert [kind for kind, _ in summarize_events(events)] == [
             *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_END", "CONTEXT_USAGE", "DONE"),
         ]
-        assert await refused(client.send("crab", "!status 400 no")) == 500
-        failed = (await feed.until_done(2))[-1]
+        assert await expect_error_code(client.send("crab", "!status 400 no")) == 500
+        failed = (await feed.wait_until_done(2))[-1]
         assert failed.stop_reason == wire.STOP_REASON_ERROR
         assert failed.error
         assert not failed.HasField("guest")
@@ -216,15 +227,15 @@ async def test_a_feed_can_be_narrowed_down_to_an_agent_and_a_sender(
     tmp_path: Path, agent: str | None, sender: str | None, expected: set[tuple[str, str]]
 ) -> None:
     async with (
-        served(tmp_path) as daemon,
-        following(daemon) as everything,
-        following(daemon, agent=agent, sender=sender) as narrowed,
+        run_daemon(tmp_path) as daemon,
+        follow_feed(daemon) as everything,
+        follow_feed(daemon, agent=agent, sender=sender) as narrowed,
         daemon.client() as client,
     ):
         for pair in (("crab", "bo"), ("crab", "eva"), ("twin", "bo")):
             await client.send(pair[0], "hello", sender=pair[1])
-        await everything.until_done(3)
-        events = await narrowed.until_done(len(expected))
+        await everything.wait_until_done(3)
+        events = await narrowed.wait_until_done(len(expected))
         assert {(event.agent, event.sender) for event in events} == expected
 
 
@@ -232,58 +243,58 @@ async def test_a_feed_can_be_narrowed_down_to_an_agent_and_a_sender(
 async def test_two_subscribers_hear_the_same_and_one_that_left_is_forgotten(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        async with following(daemon) as first, following(daemon) as second:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        async with follow_feed(daemon) as first, follow_feed(daemon) as second:
             await client.send("crab", "hello")
-            assert await first.until_done() == await second.until_done()
-        await becomes(lambda: len(daemon.daemon.feed) == 0)
-        async with following(daemon) as later:  # it shows the present, not the past
+            assert await first.wait_until_done() == await second.wait_until_done()
+        await wait_until(lambda: len(daemon.daemon.feed) == 0)
+        async with follow_feed(daemon) as later:  # it shows the present, not the past
             await client.send("crab", "again")
-            assert await later.until_done() == later.events
+            assert await later.wait_until_done() == later.events
             assert all("hello" not in event.content for event in later.events)
 
 
 @pytest.mark.req("feed.bound")
 async def test_subscribers_beyond_the_bound_are_refused(tmp_path: Path) -> None:
     limits = FeedLimits(feeds=2)
-    async with served(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
-        async with following(daemon), following(daemon):
-            assert await refused(told(client.subscribe_events())) == 503
-        await becomes(lambda: len(daemon.daemon.feed) == 0)
-        async with following(daemon) as feed:
+    async with run_daemon(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
+        async with follow_feed(daemon), follow_feed(daemon):
+            assert await expect_error_code(collect_events(client.subscribe_events())) == 503
+        await wait_until(lambda: len(daemon.daemon.feed) == 0)
+        async with follow_feed(daemon) as feed:
             await client.send("crab", "hello")
-            await feed.until_done()
+            await feed.wait_until_done()
 
 
 @pytest.mark.req("feed.ends_with_daemon")
 async def test_a_feed_ends_with_503_when_the_daemon_stops(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         client = daemon.client()
-        feed = asyncio.ensure_future(told(client.subscribe_events()))
-        await becomes(lambda: len(daemon.daemon.feed) == 1)
+        feed = asyncio.ensure_future(collect_events(client.subscribe_events()))
+        await wait_until(lambda: len(daemon.daemon.feed) == 1)
     with pytest.raises(ServerError) as caught:
-        await within(feed)
+        await wait_with_timeout(feed)
     assert caught.value.code == 503
 
 
 @pytest.mark.req("feed.never_slows")
 async def test_a_subscriber_that_never_reads_slows_no_turn_down(tmp_path: Path) -> None:
     limits = FeedLimits(feed_events=16)
-    async with served(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            deaf.connect(str(RunFiles.of(daemon.home).socket))
+            deaf.connect(str(RunFiles.for_home(daemon.home).socket_path))
             request = wire.ClientMessage(subscribe_events=wire.SubscribeEvents())
             deaf.sendall(encode_frame(request))
-            await becomes(lambda: len(daemon.daemon.feed) == 1)
-            answer = await within(client.send("crab", "!chunks 10000 0"))
+            await wait_until(lambda: len(daemon.daemon.feed) == 1)
+            answer = await wait_with_timeout(client.send("crab", "!chunks 10000 0"))
             assert len(answer.content.split()) == 10000
 
 
 # ── One that falls behind ──────────────────────────────────────────────────────────────────────
 
 
-def a_run(agent: str = "crab") -> Run:
+def make_run(agent: str = "crab") -> Run:
     return Run("r1", Pair(agent, "user"), agent, Env(), 8, 1024, cwd=Path("/"))
 
 
@@ -293,23 +304,25 @@ async def test_a_laggard_is_told_how_many_it_missed_with_the_next_it_gets() -> N
     laggard, quick = feed.subscribe("", ""), feed.subscribe("", "")
     waiting = asyncio.ensure_future(anext(laggard))
     seen = [asyncio.ensure_future(anext(quick))]
-    await becomes(lambda: len(feed) == 2)
+    await wait_until(lambda: len(feed) == 2)
     for number in range(10):
-        feed.publish(a_run(), TextDelta(str(number)))
-        await within(asyncio.wait([seen[-1]]))
+        feed.publish(make_run(), TextDelta(str(number)))
+        await wait_with_timeout(asyncio.wait([seen[-1]]))
         seen.append(asyncio.ensure_future(anext(quick)))
     # One was handed over at once; three wait; the other six are lost.
-    got = [await within(waiting)] + [await within(anext(laggard)) for _ in range(3)]
+    got = [await wait_with_timeout(waiting)] + [
+        await wait_with_timeout(anext(laggard)) for _ in range(3)
+    ]
     assert [(event.content, event.missed) for event in got] == [
         *(("0", 0), ("1", 0), ("2", 0), ("3", 0)),
     ]
     for number in (10, 11):
-        feed.publish(a_run(), TextDelta(str(number)))
-    after = [await within(anext(laggard)) for _ in range(2)]
+        feed.publish(make_run(), TextDelta(str(number)))
+    after = [await wait_with_timeout(anext(laggard)) for _ in range(2)]
     assert [(event.content, event.missed) for event in after] == [("10", 6), ("11", 0)]
-    heard_by_quick = [(await within(task)).content for task in seen]
+    heard_by_quick = [(await wait_with_timeout(task)).content for task in seen]
     assert heard_by_quick == [str(number) for number in range(11)]
-    assert (await within(anext(quick))).missed == 0
+    assert (await wait_with_timeout(anext(quick))).missed == 0
     for subscription in (laggard, quick):
         await subscription.aclose()
     assert len(feed) == 0
@@ -320,11 +333,11 @@ async def test_a_refused_subscriber_takes_no_place() -> None:
     feed = Feed(FeedLimits(feeds=1), Clock())
     first = feed.subscribe("", "")
     waiting = asyncio.ensure_future(anext(first))
-    await becomes(lambda: len(feed) == 1)
+    await wait_until(lambda: len(feed) == 1)
     with pytest.raises(UnavailableError):
         await anext(feed.subscribe("", ""))
-    feed.publish(a_run(), TextDelta("x"))
-    assert (await within(waiting)).content == "x"
+    feed.publish(make_run(), TextDelta("x"))
+    assert (await wait_with_timeout(waiting)).content == "x"
     await first.aclose()
     assert len(feed) == 0
 
@@ -358,7 +371,7 @@ def test_a_bound_that_is_none_is_refused(bound: int) -> None:
 def test_a_call_is_named_and_a_shells_with_the_first_line_of_its_command(
     name: str, arguments: str, expected: str
 ) -> None:
-    assert label(ToolCall("c1", name, arguments)) == expected
+    assert describe_call(ToolCall("c1", name, arguments)) == expected
 
 
 @pytest.mark.req("feed.output_cut")
@@ -366,12 +379,12 @@ def test_a_call_is_named_and_a_shells_with_the_first_line_of_its_command(
 def test_an_output_is_cut_to_2048_bytes_between_characters(unit: str) -> None:
     size = len(unit.encode())
     fits = unit * (2048 // size)
-    assert shortened(fits, 2048) == fits
-    cut = shortened(fits + unit * 3, 2048)
+    assert truncate_output(fits, 2048) == fits
+    cut = truncate_output(fits + unit * 3, 2048)
     assert cut.endswith("…[truncated]")
     assert cut.removesuffix("…[truncated]") == unit * ((2048 - 14) // size)
     assert 2048 - size < len(cut.encode()) <= 2048
-    assert shortened(f"{unit}\ud800", 2048) == f"{unit}?"
+    assert truncate_output(f"{unit}\ud800", 2048) == f"{unit}?"
 
 
 @pytest.mark.req("feed.output_cut")
@@ -380,17 +393,17 @@ async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path
         return "日" * 1000
 
     async with (
-        served(tmp_path, tools={"long": long}) as daemon,
-        following(daemon) as feed,
-        following(daemon, all_kinds=True) as full,
+        run_daemon(tmp_path, tools={"long": long}) as daemon,
+        follow_feed(daemon) as feed,
+        follow_feed(daemon, all_kinds=True) as full,
         daemon.client() as client,
     ):
-        events = await told(client.stream("crab", "!tool long {}\n!then\n!say done"))
+        events = await collect_events(client.stream("crab", "!tool long {}\n!then\n!say done"))
         (whole,) = [e.output for e in events if isinstance(e, wire.ToolResultEvent)]
         assert whole == "日" * 1000
-        (cut,) = [e.tool_output for e in await feed.until_done() if e.kind == wire.TOOL_RESULT]
+        (cut,) = [e.tool_output for e in await feed.wait_until_done() if e.kind == wire.TOOL_RESULT]
         assert cut == "日" * 678 + "…[truncated]"
-        (cut,) = [e.tool_output for e in await full.until_done() if e.kind == wire.TOOL_RESULT]
+        (cut,) = [e.tool_output for e in await full.wait_until_done() if e.kind == wire.TOOL_RESULT]
         assert cut == whole
 
 
@@ -408,5 +421,5 @@ async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path
 )
 def test_what_a_turn_cost_fits_a_line(usage: Usage | None, expected: str) -> None:
     done = Done("crab", StopReason.COMPLETED, model="m", usage=usage, steps=1)
-    assert outcome(done) == expected
-    assert outcome(Done("crab", StopReason.ERROR, model="m", usage=usage)) == ""
+    assert describe_usage(done) == expected
+    assert describe_usage(Done("crab", StopReason.ERROR, model="m", usage=usage)) == ""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import crabtalk
-from crabtalk.daemon.fleet_stats import PATIENCE, fleet_info
+from crabtalk.daemon.fleet_stats import DATABASE_TIMEOUT_SECONDS, collect_fleet_info
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.storage.postgres.schema import MIGRATIONS
-from tests.postgres import Server, perform
+from tests.postgres import PostgresServer, execute_sql
 
 
 @asynccontextmanager
-async def member(
+async def open_member(
     home: Path, url: str, name: str, lease: float = 60
 ) -> AsyncIterator[PostgresStorage]:
     storage = PostgresStorage(home, url, name=name, lease=lease)
@@ -29,17 +29,20 @@ async def member(
 
 @pytest.mark.req("fleet.stats")
 async def test_all_daemons_are_named_the_dead_ones_too(home: Path, postgres_url: str) -> None:
-    async with member(home, postgres_url, "a"), member(home, postgres_url, "b") as storage:
-        perform(
+    async with (
+        open_member(home, postgres_url, "a"),
+        open_member(home, postgres_url, "b") as storage,
+    ):
+        execute_sql(
             postgres_url,
             "INSERT INTO daemons (id, name, version, expires_at) VALUES "
             "(gen_random_uuid(), 'c', '0.0', clock_timestamp() - interval '1 minute')",
         )
         async with asyncio.timeout(30):
-            while not storage.mail.is_listening:
+            while not storage.mailbox.is_listening:
                 await asyncio.sleep(0.01)
-        storage.members.runs = lambda: 3
-        found = await fleet_info(storage)
+        storage.membership.count_runs = lambda: 3
+        found = await collect_fleet_info(storage)
         assert found.trouble == ""
         assert found.schema_version == len(MIGRATIONS)
         assert found.lease_secs == 60
@@ -61,17 +64,17 @@ async def test_all_daemons_are_named_the_dead_ones_too(home: Path, postgres_url:
 @pytest.mark.parametrize("how", ["gone", "silent"])
 @pytest.mark.clock
 async def test_a_database_that_is_away_is_said_to_be_and_soon(
-    home: Path, private_postgres: Server, how: str
+    home: Path, private_postgres: PostgresServer, how: str
 ) -> None:
-    async with member(home, private_postgres.url, "a") as storage:
+    async with open_member(home, private_postgres.url, "a") as storage:
         if how == "gone":
             await asyncio.to_thread(private_postgres.stop, "immediate")
         else:
             await asyncio.to_thread(private_postgres.stall)
         try:
             began = time.monotonic()
-            found = await fleet_info(storage)
-            assert time.monotonic() - began < PATIENCE + 10
+            found = await collect_fleet_info(storage)
+            assert time.monotonic() - began < DATABASE_TIMEOUT_SECONDS + 10
         finally:
             if how == "gone":
                 await asyncio.to_thread(private_postgres.start)
@@ -81,5 +84,5 @@ async def test_a_database_that_is_away_is_said_to_be_and_soon(
         assert found.lease_secs == 60
         assert not found.members
         async with asyncio.timeout(30):
-            while (await fleet_info(storage)).trouble:
+            while (await collect_fleet_info(storage)).trouble:
                 await asyncio.sleep(0.05)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import connect
-from tests.crash.process import prepare
-from tests.daemon.child import Child
-from tests.daemon.publishers import publish
-from tests.daemon.served import PATIENCE, within
-from tests.hostile.target import Watch
+from tests.crash.process import prepare_home
+from tests.daemon.child import CrabtalkdProcess
+from tests.daemon.publishers import publish_events
+from tests.daemon.served import PATIENCE, wait_with_timeout
+from tests.hostile.target import PingMonitor
 from tests.model_server import ModelServer, model_server
 
 pytestmark = pytest.mark.one_loop
@@ -27,7 +27,7 @@ BLOCKED = 0.1
 RSS_MB = 120
 
 
-def subscribe(home: Path) -> None:
+def write_subscriptions(home: Path) -> None:
     """A thousand, each to a source of its own, by the file."""
     tables = (
         f'[[subscription]]\nid = {n}\nsource = "x{n}"\ntarget_agent = "{("crab", "owl")[n % 2]}"\n'
@@ -37,28 +37,30 @@ def subscribe(home: Path) -> None:
     (home / "events" / "subscriptions.toml").write_text("\n".join(tables))
 
 
-def limit(home: Path) -> None:
+def write_limit(home: Path) -> None:
     path = home / "config.toml"
     path.write_text(f"{path.read_text()}[limits]\nevents_waiting = {WAITING}\n")
 
 
-def peak_mb(pid: int) -> float:
+def get_peak_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-async def flood(home: Path, child: Child, sources: list[str]) -> tuple[dict[str, int], set[str]]:
+async def publish_flood(
+    home: Path, child: CrabtalkdProcess, sources: list[str]
+) -> tuple[dict[str, int], set[str]]:
     """What was answered, and with which reasons. Meanwhile each ping is answered, and soon."""
-    watch = Watch(child.pid)
+    watch = PingMonitor(child.pid)
     async with connect(home=home) as client:
         pinging = asyncio.ensure_future(watch.ping(client))
         try:
-            answers, reasons, _ = await publish(home, sources, rate=RATE, count=EVENTS)
+            answers, reasons, _ = await publish_events(home, sources, rate=RATE, count=EVENTS)
         finally:
             watch.is_over.set()
-            await within(pinging)
+            await wait_with_timeout(pinging)
     watch.check(BLOCKED)
-    assert peak_mb(child.pid) < RSS_MB
+    assert get_peak_mb(child.pid) < RSS_MB
     assert sum(answers.values()) == EVENTS
     return dict(answers), reasons
 
@@ -70,14 +72,14 @@ async def test_every_event_of_a_flood_is_run_or_refused_and_counted_and_no_ping_
     home: Path,
 ) -> None:
     async with model_server(is_recording=False) as model:
-        prepare(home, model)
-        subscribe(home)
-        limit(home)
-        child = Child(home)
+        prepare_home(home, model)
+        write_subscriptions(home)
+        write_limit(home)
+        child = CrabtalkdProcess(home)
         try:
             await child.start()
             sources = [f"x{n}" for n in range(SUBSCRIPTIONS)]
-            answers, reasons = await flood(home, child, sources)
+            answers, reasons = await publish_flood(home, child, sources)
             assert set(answers) == {"accepted", "503"}
             assert answers["accepted"] > WAITING
             assert all("waiting already; publish it later" in reason for reason in reasons)
@@ -103,21 +105,21 @@ async def run_to_the_end(home: Path, model: ModelServer, accepted: int) -> None:
         while await kept() < 2 * accepted:
             await asyncio.sleep(0.01)
         assert await kept() == 2 * accepted
-    assert model.asked == accepted
+    assert model.request_count == accepted
 
 
 @pytest.mark.req("events.flood")
 @pytest.mark.clock
 async def test_events_that_nobody_waits_for_cost_nobody_anything(home: Path) -> None:
     async with model_server(is_recording=False) as model:
-        prepare(home, model)
-        subscribe(home)
-        child = Child(home)
+        prepare_home(home, model)
+        write_subscriptions(home)
+        child = CrabtalkdProcess(home)
         try:
             await child.start()
-            answers, _ = await flood(home, child, [f"y{n}" for n in range(1000)])
+            answers, _ = await publish_flood(home, child, [f"y{n}" for n in range(1000)])
             assert answers == {"accepted": EVENTS}
-            assert model.asked == 0
+            assert model.request_count == 0
             async with connect(home=home) as client:
                 assert list((await client.get_stats()).problems) == []
         finally:

@@ -25,7 +25,7 @@ LATE = {
 }
 # Bytes of our own source that are loaded. Each 100 KB take about 0.3 MB of memory, so import late
 # what no idle daemon needs before you raise this; `python -m bench footprint` measures it.
-MOST_SOURCE = 1_110_000
+MOST_SOURCE = 1_160_000
 
 
 @pytest.fixture
@@ -61,12 +61,14 @@ async def test_an_idle_daemon_has_loaded_a_bounded_amount_of_code(loaded: set[st
     import crabtalk
 
     root = Path(crabtalk.__file__).parents[1]
-    sizes = {name: source_size(root, name) for name in loaded if name.split(".")[0] == "crabtalk"}
+    sizes = {
+        name: get_source_size(root, name) for name in loaded if name.split(".")[0] == "crabtalk"
+    }
     assert len(sizes) > 100
     assert sum(sizes.values()) <= MOST_SOURCE, sorted(sizes, key=lambda name: -sizes[name])
 
 
-def source_size(root: Path, module: str) -> int:
+def get_source_size(root: Path, module: str) -> int:
     path = root.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file.stat().st_size

@@ -11,7 +11,7 @@ import pytest
 from crabtalk.daemon.home import Home, HomeError
 
 
-def mode(path: Path) -> int:
+def get_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -20,9 +20,9 @@ def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with Home(tmp_path / "a" / "home") as home:
-            assert mode(home.path) == 0o700
-            assert mode(home.run.directory) == 0o700
-            assert mode(home.run.lock) == 0o600
+            assert get_mode(home.path) == 0o700
+            assert get_mode(home.run_files.directory) == 0o700
+            assert get_mode(home.run_files.lock_path) == 0o600
     finally:
         os.umask(before)
 
@@ -33,8 +33,8 @@ def test_what_is_the_daemons_own_in_it_is_closed_to_others(home: Path) -> None:
     home.chmod(0o755)
     (home / "run").chmod(0o777)
     with Home(home):
-        assert mode(home / "run") == 0o700
-        assert mode(home) == 0o755  # somebody made it so; it may be more than a home
+        assert get_mode(home / "run") == 0o700
+        assert get_mode(home) == 0o755  # somebody made it so; it may be more than a home
 
 
 @pytest.mark.req("home.private")
@@ -44,7 +44,7 @@ def test_a_directory_others_can_write_to_is_no_home(home: Path, open_mode: int) 
     home.chmod(open_mode)
     with pytest.raises(HomeError, match=r"others can write to .*chmod 700"), Home(home):
         pass
-    assert mode(home) == open_mode
+    assert get_mode(home) == open_mode
     assert list(home.iterdir()) == []
 
 

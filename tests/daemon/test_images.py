@@ -8,31 +8,31 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.served import Served, calling, served
+from tests.daemon.served import InProcessDaemon, run_daemon, script_tool_calls
 from tests.model_server import model_server
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
+def make_png_chunk(kind: bytes, data: bytes) -> bytes:
     check = struct.pack(">I", zlib.crc32(kind + data))
     return struct.pack(">I", len(data)) + kind + data + check
 
 
 PNG = (
     b"\x89PNG\r\n\x1a\n"
-    + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 0, 0, 0, 0))
-    + chunk(b"IDAT", zlib.compress(b"\0\x00\xff"))
-    + chunk(b"IEND", b"")
+    + make_png_chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 0, 0, 0, 0))
+    + make_png_chunk(b"IDAT", zlib.compress(b"\0\x00\xff"))
+    + make_png_chunk(b"IEND", b"")
 )
 
 
-def seen(request: dict[str, Any]) -> list[bytes]:
+def extract_images(request: dict[str, Any]) -> list[bytes]:
     """The images of a request."""
     parts = [m["content"] for m in request["messages"] if isinstance(m["content"], list)]
     urls = [p["image_url"]["url"] for part in parts for p in part if p["type"] == "image_url"]
     return [base64.b64decode(url.partition(",")[2]) for url in urls]
 
 
-def results(daemon: Served) -> list[str]:
+def list_tool_results(daemon: InProcessDaemon) -> list[str]:
     return [m["content"] for m in daemon.model.requests[-1]["messages"] if m["role"] == "tool"]
 
 
@@ -40,15 +40,15 @@ def results(daemon: Served) -> list[str]:
 async def test_the_model_sees_what_read_found_also_after_a_restart(tmp_path: Path) -> None:
     picture = tmp_path / "beach.png"
     picture.write_bytes(PNG)
-    script = calling([("read", {"path": str(picture)})])
+    script = script_tool_calls([("read", {"path": str(picture)})])
     async with model_server() as model:
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             await client.send("crab", script)
-            assert seen(model.requests[-1]) == [PNG]
-            assert results(daemon) == [f"image: png, 2x1 pixels, {len(PNG)} bytes"]
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+            assert extract_images(model.requests[-1]) == [PNG]
+            assert list_tool_results(daemon) == [f"image: png, 2x1 pixels, {len(PNG)} bytes"]
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             assert (await client.send("crab", "!say still there")).content == "still there"
-            assert seen(model.requests[-1]) == [PNG]
+            assert extract_images(model.requests[-1]) == [PNG]
 
 
 @pytest.mark.req("files.read.images.blind")
@@ -57,17 +57,17 @@ async def test_a_model_that_refuses_images_is_asked_again_without(tmp_path: Path
     picture.write_bytes(PNG)
     async with (
         model_server() as model,
-        served(tmp_path, model, hooks={}) as daemon,
+        run_daemon(tmp_path, model, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        model.blind = True
-        reply = await client.send("crab", calling([("read", {"path": str(picture)})]))
+        model.is_text_only = True
+        reply = await client.send("crab", script_tool_calls([("read", {"path": str(picture)})]))
         assert reply.content == "done"
-        assert [len(seen(request)) for request in model.requests] == [0, 1, 0]
-        (text,) = results(daemon)
+        assert [len(extract_images(request)) for request in model.requests] == [0, 1, 0]
+        (text,) = list_tool_results(daemon)
         assert text.endswith("(the image itself is left out: this model does not take it)")
         await client.send("crab", "!say ok")
-        assert [len(seen(request)) for request in model.requests] == [0, 1, 0, 0]
+        assert [len(extract_images(request)) for request in model.requests] == [0, 1, 0, 0]
 
 
 @pytest.mark.req("files.read.images.blind")
@@ -76,7 +76,7 @@ async def test_another_refusal_is_told_as_it_is(tmp_path: Path) -> None:
     picture = tmp_path / "beach.png"
     picture.write_bytes(PNG)
     script = f'!tool read {{"path": "{picture}"}}\n!then\n!status 400 the moon is wrong'
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         with pytest.raises(Exception, match="the moon is wrong"):
             await client.send("crab", script)
-        assert [len(seen(request)) for request in daemon.model.requests] == [0, 1, 0]
+        assert [len(extract_images(request)) for request in daemon.model.requests] == [0, 1, 0]

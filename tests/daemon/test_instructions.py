@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk.daemon.instructions import FILES, Instructions
+from crabtalk.daemon.instructions import MAX_CACHED_FILES, InstructionLoader
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
@@ -27,12 +27,12 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def instructions(home: Path) -> Instructions:
+def instructions(home: Path) -> InstructionLoader:
     home.mkdir()
-    return Instructions(home)
+    return InstructionLoader(home)
 
 
-def write(directory: Path, text: str, name: str = "Crab.md") -> Path:
+def write_instructions(directory: Path, text: str, name: str = "Crab.md") -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     path.write_text(text)
@@ -49,166 +49,170 @@ def rewrite_unseen(path: Path, text: str) -> None:
 
 @pytest.mark.req("instructions.layers")
 async def test_the_homes_come_first_then_the_outermost_and_the_innermost_last(
-    instructions: Instructions, home: Path, project: Path
+    instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
-    write(home, "Of the home.\n")
-    write(project, "Of the project.\n\nTwo paragraphs.\n\n")
-    write(project / "a" / "b", "\nOf b.")
-    assert await instructions.find(project / "a" / "b") == (
+    write_instructions(home, "Of the home.\n")
+    write_instructions(project, "Of the project.\n\nTwo paragraphs.\n\n")
+    write_instructions(project / "a" / "b", "\nOf b.")
+    assert await instructions.load(project / "a" / "b") == (
         "Of the home.\n\nOf the project.\n\nTwo paragraphs.\n\nOf b."
     )
-    assert await instructions.find(project / "a") == (
+    assert await instructions.load(project / "a") == (
         "Of the home.\n\nOf the project.\n\nTwo paragraphs."
     )
 
 
-async def test_without_any_file_there_are_none(instructions: Instructions, project: Path) -> None:
-    assert await instructions.find(project) == ""
+async def test_without_any_file_there_are_none(
+    instructions: InstructionLoader, project: Path
+) -> None:
+    assert await instructions.load(project) == ""
 
 
 @pytest.mark.req("instructions.layers")
 async def test_agents_md_is_read_where_a_directory_has_no_crab_md(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    write(project, "Crab of the project.")
-    write(project, "Agents of the project.", "AGENTS.md")
-    write(project / "a", "Agents of a.", "AGENTS.md")
-    assert await instructions.find(project / "a") == "Crab of the project.\n\nAgents of a."
+    write_instructions(project, "Crab of the project.")
+    write_instructions(project, "Agents of the project.", "AGENTS.md")
+    write_instructions(project / "a", "Agents of a.", "AGENTS.md")
+    assert await instructions.load(project / "a") == "Crab of the project.\n\nAgents of a."
 
 
 async def test_the_home_has_no_agents_md(
-    instructions: Instructions, home: Path, project: Path
+    instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
-    write(home, "Agents.", "AGENTS.md")
-    assert await instructions.find(project) == ""
+    write_instructions(home, "Agents.", "AGENTS.md")
+    assert await instructions.load(project) == ""
 
 
 async def test_an_empty_crab_md_says_nothing_and_silences_agents_md(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    write(project, "Of the project.")
-    write(project / "a", " \n\t\n")
-    write(project / "a", "Agents of a.", "AGENTS.md")
-    assert await instructions.find(project / "a") == "Of the project."
+    write_instructions(project, "Of the project.")
+    write_instructions(project / "a", " \n\t\n")
+    write_instructions(project / "a", "Agents of a.", "AGENTS.md")
+    assert await instructions.load(project / "a") == "Of the project."
 
 
 async def test_directories_in_the_home_have_no_say(
-    instructions: Instructions, home: Path, project: Path
+    instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
-    write(home, "Of the home.")
-    write(home / "skills" / "x", "Of a skill.")
+    write_instructions(home, "Of the home.")
+    write_instructions(home / "skills" / "x", "Of a skill.")
     (project / "link").symlink_to(home / "skills")
-    assert await instructions.find(home) == "Of the home."
-    assert await instructions.find(home / "skills" / "x") == "Of the home."
-    assert await instructions.find(project / "link" / "x") == "Of the home."
+    assert await instructions.load(home) == "Of the home."
+    assert await instructions.load(home / "skills" / "x") == "Of the home."
+    assert await instructions.load(project / "link" / "x") == "Of the home."
 
 
 async def test_a_home_in_a_project_hears_the_project(tmp_path: Path) -> None:
     home = tmp_path / "project" / "home"
-    write(home, "Of the home.")
-    write(tmp_path / "project", "Of the project.")
-    write(home / "work", "Not this.")
-    found = await Instructions(home).find(home / "work")
+    write_instructions(home, "Of the home.")
+    write_instructions(tmp_path / "project", "Of the project.")
+    write_instructions(home / "work", "Not this.")
+    found = await InstructionLoader(home).load(home / "work")
     assert found == "Of the home.\n\nOf the project."
 
 
 async def test_a_file_reached_by_several_links_is_said_once(
-    instructions: Instructions, home: Path, project: Path
+    instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
-    write(project, "Of the project.")
+    write_instructions(project, "Of the project.")
     (project / "again").symlink_to(project)
-    write(project / "sub", "Of sub.")
+    write_instructions(project / "sub", "Of sub.")
     (project / "sub" / "deep").mkdir()
     (project / "sub" / "deep" / "Crab.md").symlink_to(project / "Crab.md")
     cwd = project / "again" / "again" / "sub" / "deep"
-    assert await instructions.find(cwd) == "Of the project.\n\nOf sub."
+    assert await instructions.load(cwd) == "Of the project.\n\nOf sub."
     (home / "Crab.md").symlink_to(project / "Crab.md")
-    assert await instructions.find(project) == "Of the project."
+    assert await instructions.load(project) == "Of the project."
 
 
 async def test_dots_are_followed_where_they_really_lead(
-    instructions: Instructions, project: Path, tmp_path: Path
+    instructions: InstructionLoader, project: Path, tmp_path: Path
 ) -> None:
-    write(project, "Of the project.")
-    write(project / "a", "Of a.")
-    write(tmp_path / "elsewhere", "Of elsewhere.")
+    write_instructions(project, "Of the project.")
+    write_instructions(project / "a", "Of a.")
+    write_instructions(tmp_path / "elsewhere", "Of elsewhere.")
     (tmp_path / "elsewhere" / "in").mkdir()
     (project / "a" / "link").symlink_to(tmp_path / "elsewhere" / "in")
-    assert await instructions.find(project / "a" / "link" / "..") == "Of elsewhere."
+    assert await instructions.load(project / "a" / "link" / "..") == "Of elsewhere."
 
 
 async def test_a_directory_that_is_gone_leaves_those_above_it(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    write(project, "Of the project.")
-    inner = write(project / "a", "One.")
-    assert await instructions.find(project / "a") == "Of the project.\n\nOne."
+    write_instructions(project, "Of the project.")
+    inner = write_instructions(project / "a", "One.")
+    assert await instructions.load(project / "a") == "Of the project.\n\nOne."
     (project / "a").rename(project / "b")
-    assert await instructions.find(project / "a" / "x") == "Of the project."
+    assert await instructions.load(project / "a" / "x") == "Of the project."
     (project / "b").rename(project / "a")
     rewrite_unseen(inner, "Two.")
-    assert await instructions.find(project / "a") == "Of the project.\n\nTwo."
+    assert await instructions.load(project / "a") == "Of the project.\n\nTwo."
 
 
 @pytest.mark.parametrize(
     "name", ["x/" * 100_000, "x" * 300, "\0"], ids=["deep", "long", "not a name"]
 )
 async def test_a_path_that_cannot_be_is_no_error(
-    name: str, instructions: Instructions, project: Path
+    name: str, instructions: InstructionLoader, project: Path
 ) -> None:
-    write(project, "Of the project.")
-    assert await instructions.find(project / name) == "Of the project."
+    write_instructions(project, "Of the project.")
+    assert await instructions.load(project / name) == "Of the project."
 
 
 @pytest.mark.req("instructions.bounded")
 async def test_a_file_is_read_again_only_when_it_changed(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    path = write(project, "One.")
-    assert await instructions.find(project) == "One."
+    path = write_instructions(project, "One.")
+    assert await instructions.load(project) == "One."
     rewrite_unseen(path, "Two.")
-    assert await instructions.find(project) == "One."
+    assert await instructions.load(project) == "One."
     os.utime(path, ns=(0, 0))
-    assert await instructions.find(project) == "Two."
+    assert await instructions.load(project) == "Two."
     path.write_text("Three.")
     os.utime(path, ns=(0, 0))
-    assert await instructions.find(project) == "Three."
-    other = write(project, "Seven.", "other")
+    assert await instructions.load(project) == "Three."
+    other = write_instructions(project, "Seven.", "other")
     os.utime(other, ns=(0, 0))
     other.replace(path)
-    assert await instructions.find(project) == "Seven."
+    assert await instructions.load(project) == "Seven."
 
 
 async def test_a_file_that_was_removed_is_forgotten(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    path = write(project, "One.")
-    assert await instructions.find(project) == "One."
+    path = write_instructions(project, "One.")
+    assert await instructions.load(project) == "One."
     path.rename(project / "aside")
-    assert await instructions.find(project) == ""
+    assert await instructions.load(project) == ""
     (project / "aside").rename(path)
     rewrite_unseen(path, "Two.")
-    assert await instructions.find(project) == "Two."
+    assert await instructions.load(project) == "Two."
 
 
 async def test_only_the_files_used_last_are_remembered(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    paths = [write(project / str(number), "One.") for number in range(FILES + 1)]
+    paths = [
+        write_instructions(project / str(number), "One.") for number in range(MAX_CACHED_FILES + 1)
+    ]
     for path in paths[:-1]:
-        await instructions.find(path.parent)
-    await instructions.find(paths[0].parent)
-    await instructions.find(paths[-1].parent)
+        await instructions.load(path.parent)
+    await instructions.load(paths[0].parent)
+    await instructions.load(paths[-1].parent)
     for path in (paths[0], paths[1], paths[-1]):
         rewrite_unseen(path, "Two.")
-    assert await instructions.find(paths[0].parent) == "One."
-    assert await instructions.find(paths[-1].parent) == "One."
-    assert await instructions.find(paths[1].parent) == "Two."
+    assert await instructions.load(paths[0].parent) == "One."
+    assert await instructions.load(paths[-1].parent) == "One."
+    assert await instructions.load(paths[1].parent) == "Two."
 
 
 async def test_what_does_not_fit_is_cut_and_says_so(home: Path, project: Path) -> None:
-    write(project, "é" * 300)
-    found = await Instructions(home, limit=400).find(project)
+    write_instructions(project, "é" * 300)
+    found = await InstructionLoader(home, limit=400).load(project)
     kept, note = found.split("\n")
     assert len(found.encode()) in (399, 400)
     assert kept == "é" * len(kept)
@@ -217,10 +221,10 @@ async def test_what_does_not_fit_is_cut_and_says_so(home: Path, project: Path) -
 
 
 async def test_the_innermost_get_the_room_and_the_others_a_note(home: Path, project: Path) -> None:
-    write(home, "h" * 2000)
-    write(project, "p" * 2000)
-    write(project / "a", "a" * 2000)
-    found = await Instructions(home, limit=3000).find(project / "a")
+    write_instructions(home, "h" * 2000)
+    write_instructions(project, "p" * 2000)
+    write_instructions(project / "a", "a" * 2000)
+    found = await InstructionLoader(home, limit=3000).load(project / "a")
     first, second, third = found.split("\n\n")
     assert first == f"[{home / 'Crab.md'} was cut: 2000 bytes left out]"
     assert re.fullmatch(rf"p+\n\[{project}/Crab.md was cut: \d+ bytes left out\]", second)
@@ -229,19 +233,19 @@ async def test_the_innermost_get_the_room_and_the_others_a_note(home: Path, proj
 
 
 async def test_what_is_shorter_than_its_note_stays(home: Path, project: Path) -> None:
-    write(home, "Be kind.")
-    write(project, "p" * 2000)
-    found = await Instructions(home, limit=1000).find(project)
+    write_instructions(home, "Be kind.")
+    write_instructions(project, "p" * 2000)
+    found = await InstructionLoader(home, limit=1000).load(project)
     assert found.startswith("Be kind.\n\nppp")
     assert len(found) == 1000
 
 
 async def test_a_file_without_end_is_read_no_further_than_the_limit(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
-    path = write(project, "Begin.")
+    path = write_instructions(project, "Begin.")
     os.truncate(path, 1 << 40)
-    found = await instructions.find(project)
+    found = await instructions.load(project)
     assert found.startswith("Begin.\0")
     assert len(found) == 64 * 1024
     left_out = (1 << 40) - found.index("\n")
@@ -249,16 +253,16 @@ async def test_a_file_without_end_is_read_no_further_than_the_limit(
 
 
 async def test_bytes_that_are_no_text_are_replaced(
-    instructions: Instructions, project: Path
+    instructions: InstructionLoader, project: Path
 ) -> None:
     (project / "Crab.md").write_bytes(b"\xef\xbb\xbfcaf\xe9 \xff!\n")
-    assert await instructions.find(project) == "caf\ufffd \ufffd!"
+    assert await instructions.load(project) == "caf\ufffd \ufffd!"
 
 
 async def test_names_of_directories_cannot_break_the_note(home: Path, project: Path) -> None:
     directory = project / os.fsdecode(b"a\nb\xff")
-    write(directory, "x" * 600)
-    found = await Instructions(home, limit=500).find(directory)
+    write_instructions(directory, "x" * 600)
+    found = await InstructionLoader(home, limit=500).load(directory)
     assert "project/a b\ufffd/Crab.md was cut:" in found.split("\n")[1]
 
 
@@ -277,16 +281,16 @@ def make_endless_link(path: Path) -> None:
 @pytest.mark.parametrize("make", [make_fifo, make_directory, make_endless_link])
 async def test_what_is_no_file_is_left_out_with_one_warning_from_a_thread(
     make: Callable[[Path], None],
-    instructions: Instructions,
+    instructions: InstructionLoader,
     project: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make(project / "Crab.md")
-    write(project, "Not in its place.", "AGENTS.md")
-    write(project / "a", "Of a.")
+    write_instructions(project, "Not in its place.", "AGENTS.md")
+    write_instructions(project / "a", "Of a.")
     with caplog.at_level(logging.WARNING):
-        assert await instructions.find(project / "a") == "Of a."
-        assert await instructions.find(project / "a") == "Of a."
+        assert await instructions.load(project / "a") == "Of a."
+        assert await instructions.load(project / "a") == "Of a."
     [record] = caplog.records
     assert f"{project / 'Crab.md'} cannot be read and is left out: " in record.getMessage()
     assert record.thread != threading.get_ident()
@@ -294,14 +298,14 @@ async def test_what_is_no_file_is_left_out_with_one_warning_from_a_thread(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 async def test_a_file_that_may_not_be_read_is_read_as_soon_as_it_may(
-    instructions: Instructions, project: Path, caplog: pytest.LogCaptureFixture
+    instructions: InstructionLoader, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write(project, "Of the project.")
+    path = write_instructions(project, "Of the project.")
     path.chmod(0)
-    assert await instructions.find(project) == ""
+    assert await instructions.load(project) == ""
     assert "Permission denied" in caplog.text
     path.chmod(0o600)
-    assert await instructions.find(project) == "Of the project."
+    assert await instructions.load(project) == "Of the project."
 
 
 # As they are shown: without a mark of byte order, or white space around them.
@@ -325,7 +329,7 @@ def test_there_are_never_more_bytes_than_the_limit_and_nothing_is_cut_in_silence
             cwd.mkdir()
             if text is not None:
                 (cwd / "Crab.md").write_bytes(text.encode())
-        found = asyncio.run(Instructions(home, limit=limit).find(cwd))
+        found = asyncio.run(InstructionLoader(home, limit=limit).load(cwd))
     joined = "\n\n".join(text for text in texts if text)
     assert len(found.encode()) <= limit
     if len(joined.encode()) <= limit:

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.daemon.log_sinks import FILE_SIZE, Stream
-from crabtalk.daemon.logs import SHOWN, WAITING, fields, start_logs
-from crabtalk.masking import MASK, mask
+from crabtalk.daemon.log_sinks import MAX_FILE_SIZE, LogStream
+from crabtalk.daemon.logs import MAX_LOGGED_CHARS, MAX_QUEUED_LINES, extra_fields, start_logging
+from crabtalk.masking import MASK, mask_secrets
 
 log = logging.getLogger("crabtalk.runtime")
 Form = Literal["text", "json"]
@@ -29,14 +29,14 @@ FORMS: list[Form] = ["text", "json"]
 
 
 @contextmanager
-def written(form: Form, *secrets: str) -> Iterator[list[str]]:
+def capture_lines(form: Form, *secrets: str) -> Iterator[list[str]]:
     """The lines, once the logs are closed. Pytest does not listen: it chokes on odd ones."""
     stderr = io.StringIO()
     lines: list[str] = []
     root = logging.getLogger()
     others, root.handlers = root.handlers, []
     try:
-        with start_logs(directory=None, form=form, stderr=stderr) as logs:
+        with start_logging(directory=None, form=form, stderr=stderr) as logs:
             logs.add_secrets(secrets)
             yield lines
     finally:
@@ -46,16 +46,18 @@ def written(form: Form, *secrets: str) -> Iterator[list[str]]:
     lines.extend(text.split("\n")[:-1])
 
 
-def logged_at(created: float) -> logging.LogRecord:
+def make_record(created: float) -> logging.LogRecord:
     record = {"name": log.name, "levelno": logging.INFO, "levelname": "INFO", "msg": "run done"}
-    return logging.makeLogRecord({**record, "created": created, **fields(run_id=7, agent="crab")})
+    return logging.makeLogRecord(
+        {**record, "created": created, **extra_fields(run_id=7, agent="crab")}
+    )
 
 
 def test_a_line_of_text_says_when_how_grave_where_and_what() -> None:
-    with written("text") as lines:
-        log.handle(logged_at(1794736800.123))
+    with capture_lines("text") as lines:
+        log.handle(make_record(1794736800.123))
         log.warning(
-            "odd", extra=fields(path="/a b", empty="", quote='say "hi"', none=None, ok=True)
+            "odd", extra=extra_fields(path="/a b", empty="", quote='say "hi"', none=None, ok=True)
         )
         logging.getLogger("aiohttp.server").error("%d bytes", 12)
     assert lines[0] == "2026-11-15T10:00:00.123Z INFO  runtime: run done run_id=7 agent=crab"
@@ -66,8 +68,8 @@ def test_a_line_of_text_says_when_how_grave_where_and_what() -> None:
 
 
 def test_a_line_of_json_is_one_object() -> None:
-    with written("json") as lines:
-        log.handle(logged_at(1794736799.9999))
+    with capture_lines("json") as lines:
+        log.handle(make_record(1794736799.9999))
         log.info("odd", extra={"fields": {"rate": 0.5, "path": Path("/a b"), "message": 3}})
     assert json.loads(lines[0]) == {
         "ts": "2026-11-15T10:00:00.000Z",
@@ -85,23 +87,23 @@ def test_a_line_of_json_is_one_object() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @given(text=st.text(st.characters()), name=st.text(st.characters()))
 def test_whatever_is_logged_is_one_line(form: Form, text: str, name: str) -> None:
-    with written(form) as lines:
+    with capture_lines(form) as lines:
         log.info("%s", text, extra={"fields": {name: text, "value": text}})
         log.info(text)
     assert len(lines) == 2
     assert all(len(line.splitlines()) == 1 for line in lines if form == "text")
     if form == "json":
-        clean = mask(text, ()).encode(errors="backslashreplace").decode()
+        clean = mask_secrets(text, ()).encode(errors="backslashreplace").decode()
         assert [json.loads(line)["message"] for line in lines] == [clean, clean]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_traceback_is_in_the_line(form: Form) -> None:
-    with written(form) as lines:
+    with capture_lines(form) as lines:
         try:
             int("two\nlines")
         except ValueError:
-            log.exception("failed", extra=fields(run_id=7), stack_info=True)
+            log.exception("failed", extra=extra_fields(run_id=7), stack_info=True)
         log.error("no error at all", exc_info=True)
     failed, without = lines
     if form == "json":
@@ -122,10 +124,10 @@ def test_a_call_that_is_wrong_is_logged_as_well_as_it_can_be(form: Form) -> None
         def __str__(self) -> str:
             raise RuntimeError
 
-    with written(form) as lines:
+    with capture_lines(form) as lines:
         log.info("%d of %d", "one")
-        log.info("mute", extra=fields(value=Mute()))
-        log.info("huge", extra=fields(value=1 << 100_000))
+        log.info("mute", extra=extra_fields(value=Mute()))
+        log.info("huge", extra=extra_fields(value=1 << 100_000))
         log.info("not a mapping", extra={"fields": 3})
     assert "%d of %d ('one',)" in lines[0]
     assert "a line could not be written: " in lines[1] or "huge" in lines[1]
@@ -134,9 +136,9 @@ def test_a_call_that_is_wrong_is_logged_as_well_as_it_can_be(form: Form) -> None
 
 
 def test_a_text_too_long_for_a_line_is_cut_after_the_masking() -> None:
-    with written("json", "hunter22") as lines:
-        log.info("x" * (SHOWN - 4) + "hunter22" + "y" * 10_000_000)
-    assert json.loads(lines[0])["message"] == "x" * (SHOWN - 4) + MASK[:4] + "… (cut)"
+    with capture_lines("json", "hunter22") as lines:
+        log.info("x" * (MAX_LOGGED_CHARS - 4) + "hunter22" + "y" * 10_000_000)
+    assert json.loads(lines[0])["message"] == "x" * (MAX_LOGGED_CHARS - 4) + MASK[:4] + "… (cut)"
 
 
 SECRET = "s3cr3t-Va/lue+0=="
@@ -173,13 +175,13 @@ def test_what_looks_like_a_secret_is_masked(shape: str) -> None:
     secret = SECRET.replace("/", "-") if "://" in shape or "sk-" in shape else SECRET
     text = shape.format(secret)
     assert secret in text
-    masked = mask(f"before {text}\nafter", ())
+    masked = mask_secrets(f"before {text}\nafter", ())
     assert "s3cr3t" not in masked
     assert "lue+0" not in masked
     assert MASK in masked
     assert masked.startswith("before ")
     assert masked.endswith("\nafter") or "\\" in shape
-    assert mask(masked, ()) == masked
+    assert mask_secrets(masked, ()) == masked
 
 
 @pytest.mark.parametrize(
@@ -194,14 +196,17 @@ def test_what_looks_like_a_secret_is_masked(shape: str) -> None:
     ],
 )
 def test_what_does_not_stays(text: str) -> None:
-    assert mask(text, ()) == text
+    assert mask_secrets(text, ()) == text
 
 
 def test_the_rest_of_a_masked_text_stays() -> None:
-    assert mask("GET https://me:pw@x.org/a?key=K&b=1 Bearer T, done", ()) == (
+    assert mask_secrets("GET https://me:pw@x.org/a?key=K&b=1 Bearer T, done", ()) == (
         f"GET https://{MASK}@x.org/a?key={MASK}&b=1 Bearer {MASK}, done"
     )
-    assert mask("{'api_key': 'K', 'model': 'm'}", ()) == f"{{'api_key': '{MASK}', 'model': 'm'}}"
+    assert (
+        mask_secrets("{'api_key': 'K', 'model': 'm'}", ())
+        == f"{{'api_key': '{MASK}', 'model': 'm'}}"
+    )
 
 
 # Begins with what no line has of its own, and is not made of masks.
@@ -212,10 +217,10 @@ KNOWN = st.text(min_size=5).filter(lambda text: "*" not in text).map("§{}".form
 @pytest.mark.parametrize("form", FORMS)
 @given(secrets=st.lists(KNOWN, min_size=1), around=st.text())
 def test_a_secret_that_is_known_is_in_no_line(form: Form, secrets: list[str], around: str) -> None:
-    with written(form, *secrets) as lines:
+    with capture_lines(form, *secrets) as lines:
         for secret in secrets:
             log.info("%s", around + secret + around)
-            log.info("%r", secret, extra=fields(value=secret))
+            log.info("%r", secret, extra=extra_fields(value=secret))
             log.info("failed", exc_info=ValueError(secret))
     assert len(lines) == 3 * len(secrets)
     for line in lines:
@@ -224,28 +229,28 @@ def test_a_secret_that_is_known_is_in_no_line(form: Form, secrets: list[str], ar
 
 
 def test_a_secret_is_known_in_quotes_too() -> None:
-    with written("json", "its\nlines 'and' quotes") as lines:
+    with capture_lines("json", "its\nlines 'and' quotes") as lines:
         log.info("%r", ["its\nlines 'and' quotes"])
     assert json.loads(lines[0])["message"] == f'["{MASK}"]'
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_field_whose_name_says_secret_is_masked(form: Form) -> None:
-    with written(form) as lines:
-        log.info("x", extra=fields(api_key="abc", Authorization="Basic abc", input_tokens=3))
+    with capture_lines(form) as lines:
+        log.info("x", extra=extra_fields(api_key="abc", Authorization="Basic abc", input_tokens=3))
     assert "abc" not in lines[0]
     assert lines[0].count(MASK) == 2
     assert "3" in lines[0].split("input_tokens")[1]
 
 
 def test_a_short_secret_masks_nothing() -> None:
-    with written("text", "run", "crab") as lines:
+    with capture_lines("text", "run", "crab") as lines:
         log.info("a run of crab")
     assert lines[0].endswith("a run of crab")
 
 
 @contextmanager
-def pipe() -> Iterator[tuple[int, TextIO]]:
+def open_pipe() -> Iterator[tuple[int, TextIO]]:
     """The reading end, and the other as the smallest pipe there is."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
@@ -256,7 +261,7 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
             os.close(reading)
 
 
-def fill(stream: TextIO) -> int:
+def fill_pipe(stream: TextIO) -> int:
     """Takes all the room of a pipe; how much that was."""
     os.set_blocking(stream.fileno(), False)
     taken = 0
@@ -268,7 +273,7 @@ def fill(stream: TextIO) -> int:
         return taken
 
 
-def next_line(reading: int) -> str:
+def read_line(reading: int) -> str:
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(reading, 1)
@@ -278,13 +283,13 @@ def next_line(reading: int) -> str:
 @pytest.mark.req("logs.never_block")
 def test_a_stalled_stderr_blocks_neither_who_logs_nor_the_file(home: Path) -> None:
     home.mkdir()
-    with pipe() as (reading, stderr):
-        taken = fill(stderr)
-        with start_logs(directory=home / "logs", form="text", stderr=stderr):
+    with open_pipe() as (reading, stderr):
+        taken = fill_pipe(stderr)
+        with start_logging(directory=home / "logs", form="text", stderr=stderr):
             for number in range(100):
                 log.info("number %d", number)
         assert os.read(reading, 2 * taken) == b"." * taken
-    numbers = [line.split()[-1] for line in file_lines(home)]
+    numbers = [line.split()[-1] for line in read_log_file(home)]
     assert numbers == list(map(str, range(100)))
 
 
@@ -304,26 +309,26 @@ class SignalError(Exception):
 @pytest.mark.req("logs.never_block")
 def test_a_reader_that_comes_back_is_told_how_many_lines_it_missed() -> None:
     signal = SignalError()
-    with pipe() as (reading, stderr):
-        left = fill(stderr)
-        with start_logs(directory=None, form="json", stderr=stderr):
+    with open_pipe() as (reading, stderr):
+        left = fill_pipe(stderr)
+        with start_logging(directory=None, form="json", stderr=stderr):
             log.info("missed")
             log.info("perhaps missed", exc_info=signal)
             signal.reached.wait()
             while left:
                 left -= len(os.read(reading, left))
             log.info("back")
-            lines = [json.loads(next_line(reading))]
+            lines = [json.loads(read_line(reading))]
             while lines[-1]["message"] != "back":
-                lines.append(json.loads(next_line(reading)))
+                lines.append(json.loads(read_line(reading)))
     missed = lines[0]["dropped"]
     assert missed + len(lines) == 3
     assert "dropped" not in lines[-1] or len(lines) == 1
 
 
 def test_a_line_half_read_does_not_spoil_the_next() -> None:
-    with pipe() as (reading, stderr):
-        stream = Stream(stderr)
+    with open_pipe() as (reading, stderr):
+        stream = LogStream(stderr)
         with pytest.raises(BlockingIOError):
             stream.write(b"x" * 10_000 + b"\n")
         assert os.read(reading, 10_000) == b"x" * 4096
@@ -339,14 +344,14 @@ def test_a_reader_that_is_gone_ends_nothing(home: Path) -> None:
     os.close(reading)
     with (
         os.fdopen(writing, "w") as stderr,
-        start_logs(directory=home / "logs", form="text", stderr=stderr),
+        start_logging(directory=home / "logs", form="text", stderr=stderr),
     ):
         log.info("one")
         log.info("two")
-    assert [line.split()[-1] for line in file_lines(home)] == ["one", "two"]
+    assert [line.split()[-1] for line in read_log_file(home)] == ["one", "two"]
 
 
-class Stalled(io.StringIO):
+class StalledStream(io.StringIO):
     """Takes nothing until told to."""
 
     def __init__(self, last: str) -> None:
@@ -354,40 +359,42 @@ class Stalled(io.StringIO):
         self.reached = threading.Event()
         self.go = threading.Event()
         self.done = threading.Event()
-        self._last = last
+        self._last_text = last
 
     def write(self, text: str) -> int:
         self.reached.set()
         self.go.wait()
         written = super().write(text)
-        if self._last in text:
+        if self._last_text in text:
             self.done.set()
         return written
 
 
 def test_lines_that_cannot_wait_are_dropped_and_counted_in_the_next() -> None:
-    stderr = Stalled(f"number {WAITING}")
-    with start_logs(directory=None, form="json", stderr=stderr):
+    stderr = StalledStream(f"number {MAX_QUEUED_LINES}")
+    with start_logging(directory=None, form="json", stderr=stderr):
         log.info("number 0")
         stderr.reached.wait()
-        for number in range(1, WAITING + 6):
+        for number in range(1, MAX_QUEUED_LINES + 6):
             log.info("number %d", number)
         stderr.go.set()
         stderr.done.wait()
         log.info("next")
         log.info("and on")
     *lines, following, last = [json.loads(line) for line in stderr.getvalue().splitlines()]
-    assert [line["message"] for line in lines] == [f"number {n}" for n in range(WAITING + 1)]
+    assert [line["message"] for line in lines] == [
+        f"number {n}" for n in range(MAX_QUEUED_LINES + 1)
+    ]
     assert not [line for line in [*lines, last] if "dropped" in line]
     assert (following["message"], following["dropped"]) == ("next", 5)
 
 
 def test_what_was_dropped_last_is_counted_when_the_log_ends() -> None:
-    stderr = Stalled("the log ends")
-    with start_logs(directory=None, form="text", stderr=stderr):
+    stderr = StalledStream("the log ends")
+    with start_logging(directory=None, form="text", stderr=stderr):
         log.info("the first")
         stderr.reached.wait()
-        for _ in range(WAITING + 3):
+        for _ in range(MAX_QUEUED_LINES + 3):
             log.info("waiting")
         stderr.go.set()
     stderr.done.wait()
@@ -395,8 +402,8 @@ def test_what_was_dropped_last_is_counted_when_the_log_ends() -> None:
 
 
 def test_closing_does_not_wait_for_a_write_that_is_stuck() -> None:
-    stderr = Stalled("stuck")
-    with start_logs(directory=None, form="text", stderr=stderr):
+    stderr = StalledStream("stuck")
+    with start_logging(directory=None, form="text", stderr=stderr):
         log.info("stuck")
         stderr.reached.wait()
     assert not stderr.done.is_set()
@@ -407,8 +414,8 @@ def test_closing_does_not_wait_for_a_write_that_is_stuck() -> None:
 def test_a_process_ends_though_nobody_reads_its_stderr() -> None:
     script = """
 import logging, sys
-from crabtalk.daemon.logs import start_logs
-logs = start_logs(directory=None, form="text", stderr=sys.stderr)
+from crabtalk.daemon.logs import start_logging
+logs = start_logging(directory=None, form="text", stderr=sys.stderr)
 for number in range(5000):
     logging.getLogger("crabtalk").info("x" * 100)
 print("done", flush=True)
@@ -426,7 +433,7 @@ def test_threads_share_it() -> None:
         for number in range(100):
             log.info("%d %d", name, number)
 
-    with written("text") as lines:
+    with capture_lines("text") as lines:
         threads = [threading.Thread(target=speak, args=(name,)) for name in range(4)]
         for thread in threads:
             thread.start()
@@ -437,11 +444,11 @@ def test_threads_share_it() -> None:
         assert own == list(map(str, range(100)))
 
 
-def file_lines(home: Path) -> list[str]:
+def read_log_file(home: Path) -> list[str]:
     return (home / "logs" / "crabtalkd.log").read_text().splitlines()
 
 
-def mode(path: Path) -> int:
+def get_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -455,10 +462,10 @@ def test_the_file_is_private_whatever_the_umask_and_whoever_made_it(home: Path) 
     before = os.umask(0)
     try:
         for directory in (logs, home / "open"):
-            with start_logs(directory=directory, form="text", stderr=None):
+            with start_logging(directory=directory, form="text", stderr=None):
                 log.info("x")
-            assert mode(directory) == 0o700
-            assert mode(directory / "crabtalkd.log") == 0o600
+            assert get_mode(directory) == 0o700
+            assert get_mode(directory / "crabtalkd.log") == 0o600
     finally:
         os.umask(before)
 
@@ -467,9 +474,9 @@ def test_a_file_that_is_full_becomes_an_old_one_and_three_are_kept(home: Path) -
     logs = home / "logs"
     logs.mkdir(parents=True)
     for number in range(6):
-        with start_logs(directory=logs, form="text", stderr=None):
+        with start_logging(directory=logs, form="text", stderr=None):
             log.info("number %d", number)
-        os.truncate(logs / "crabtalkd.log", FILE_SIZE - 10)
+        os.truncate(logs / "crabtalkd.log", MAX_FILE_SIZE - 10)
     begins = {path.name: path.read_text().splitlines()[0] for path in logs.iterdir()}
     assert {name: int(begin.split()[-1]) for name, begin in begins.items()} == {
         "crabtalkd.log": 5,
@@ -477,15 +484,15 @@ def test_a_file_that_is_full_becomes_an_old_one_and_three_are_kept(home: Path) -
         "crabtalkd.log.2": 3,
         "crabtalkd.log.3": 2,
     }
-    assert {mode(path) for path in logs.iterdir()} == {0o600}
+    assert {get_mode(path) for path in logs.iterdir()} == {0o600}
 
 
 def test_the_next_start_adds_to_the_file(home: Path) -> None:
     home.mkdir()
     for word in ("one", "two"):
-        with start_logs(directory=home / "logs", form="text", stderr=None):
+        with start_logging(directory=home / "logs", form="text", stderr=None):
             log.info(word)
-    assert [line.split()[-1] for line in file_lines(home)] == ["one", "two"]
+    assert [line.split()[-1] for line in read_log_file(home)] == ["one", "two"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -495,7 +502,7 @@ def test_a_place_that_cannot_be_written_is_said_once_and_used_when_it_can(
     home.mkdir()
     (home / "logs").write_text("in the way")
     stderr, signal = io.StringIO(), SignalError()
-    with start_logs(directory=home / "logs", form=form, stderr=stderr):
+    with start_logging(directory=home / "logs", form=form, stderr=stderr):
         log.info("one")
         log.info("two", exc_info=signal)
         signal.reached.wait()
@@ -504,14 +511,14 @@ def test_a_place_that_cannot_be_written_is_said_once_and_used_when_it_can(
     complaint, *lines = stderr.getvalue().splitlines()
     assert f"cannot write to {home / 'logs' / 'crabtalkd.log'}: File exists; the " in complaint
     assert len(lines) == 3
-    first = file_lines(home)[0]
+    first = read_log_file(home)[0]
     assert re.search(r'dropped(=|":)[12]\b', first)
 
 
 def test_a_place_that_fails_again_is_said_again(home: Path) -> None:
     home.mkdir()
     stderr, signal = io.StringIO(), SignalError()
-    with start_logs(directory=home / "logs", form="text", stderr=stderr):
+    with start_logging(directory=home / "logs", form="text", stderr=stderr):
         (home / "logs").write_text("in the way")
         log.info("one")
         log.info("two", exc_info=signal)
@@ -531,14 +538,14 @@ def test_a_place_that_fails_again_is_said_again(home: Path) -> None:
 def test_a_file_that_was_removed_is_made_again(home: Path) -> None:
     home.mkdir()
     signal = SignalError()
-    with start_logs(directory=home / "logs", form="text", stderr=None):
+    with start_logging(directory=home / "logs", form="text", stderr=None):
         log.info("one")
         log.info("two")
         log.info("three", exc_info=signal)
         signal.reached.wait()
         (home / "logs" / "crabtalkd.log").unlink()
         log.info("four")
-    assert file_lines(home)[-1].endswith("four")
+    assert read_log_file(home)[-1].endswith("four")
 
 
 def test_neither_a_link_nor_a_fifo_is_taken_for_the_file(home: Path, tmp_path: Path) -> None:
@@ -547,22 +554,22 @@ def test_neither_a_link_nor_a_fifo_is_taken_for_the_file(home: Path, tmp_path: P
     precious = tmp_path / "precious"
     precious.write_text("keep")
     (logs / "crabtalkd.log").symlink_to(precious)
-    with start_logs(directory=logs, form="text", stderr=None):
+    with start_logging(directory=logs, form="text", stderr=None):
         log.info("x")
     assert precious.read_text() == "keep"
     (logs / "crabtalkd.log").unlink()
     os.mkfifo(logs / "crabtalkd.log")
-    with start_logs(directory=logs, form="text", stderr=None):
+    with start_logging(directory=logs, form="text", stderr=None):
         log.info("x")
 
 
 def test_libraries_speak_when_something_is_wrong_and_we_from_the_level_on() -> None:
     stderr = io.StringIO()
-    with start_logs(directory=None, form="text", level=logging.DEBUG, stderr=stderr):
+    with start_logging(directory=None, form="text", level=logging.DEBUG, stderr=stderr):
         logging.getLogger("aiohttp").info("no")
         logging.getLogger("aiohttp").warning("yes")
         log.debug("yes")
-    with start_logs(directory=None, form="text", stderr=stderr):
+    with start_logging(directory=None, form="text", stderr=stderr):
         log.debug("no")
     assert [line.split()[-1] for line in stderr.getvalue().splitlines()] == ["yes", "yes"]
 
@@ -575,7 +582,7 @@ def test_closed_it_leaves_logging_as_it_was() -> None:
 
     before = state()
     stderr = io.StringIO()
-    logs = start_logs(directory=None, form="text", stderr=stderr)
+    logs = start_logging(directory=None, form="text", stderr=stderr)
     assert state() != before
     logs.close()
     logs.close()
@@ -597,7 +604,7 @@ INVISIBLE = [
 def test_characters_that_nobody_sees_are_escaped(form: Form, tmp_path: Path) -> None:
     text = "".join(f"a{chr(code)}b" for code in INVISIBLE)
     stderr = io.StringIO()
-    with start_logs(directory=tmp_path, form=form, stderr=stderr):
+    with start_logging(directory=tmp_path, form=form, stderr=stderr):
         log.warning("said %s", text, extra={"fields": {"who": text, f"key{text}": 1}})
         log.warning("line\u2028\x85\x7f end, and dünen 砂 stay")
     for written_text in ((tmp_path / "crabtalkd.log").read_text("utf-8"), stderr.getvalue()):

@@ -15,28 +15,28 @@ import pytest_asyncio
 from crabtalk.client import Client, connect
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.mcp_feed import McpFeed
-from crabtalk.mcp import Happened, Status
+from crabtalk.mcp import PeerStateChanged, PeerStatus
 from crabtalk.protocol import wire
 from crabtalk.runtime import Clock, ToolDispatch
-from tests.component.test_running import component
+from tests.component.test_running import run_component
 from tests.daemon.served import (
     CONFIG,
     PATIENCE,
-    Served,
-    Tools,
-    called,
-    calling,
-    following,
-    refused,
-    served,
-    told,
-    until,
+    FunctionTools,
+    InProcessDaemon,
+    collect_events,
+    expect_error_code,
+    follow_feed,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    wait_for_event,
 )
-from tests.daemon.test_images import seen
-from tests.daemon.test_process import daemon as process
-from tests.mcp.running import running
-from tests.mcp.tiny import png
-from tests.mcp.world import TINY, children, is_alive
+from tests.daemon.test_images import extract_images
+from tests.daemon.test_process import spawn_daemon as process
+from tests.mcp.running import run_http_server
+from tests.mcp.tiny import build_png
+from tests.mcp.world import TINY_SERVER, is_alive, list_children
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
@@ -45,22 +45,24 @@ ENDED = (wire.MCP_EVENT_KIND_CONNECTED, wire.MCP_EVENT_KIND_FAILED)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessDaemon]:
     """For tests that need none of their own: its host takes a second to start."""
 
     async def watch(call: ToolDispatch) -> str:
         """A tool that waits until a server has one more."""
-        known = [peer for _, peer in shared.daemon.mcp.states()]
-        await comes(lambda: any(tool.name == "extra" for peer in known for tool in peer.tools))
+        known = [peer for _, peer in shared.daemon.mcp.list_states()]
+        await poll_until(lambda: any(tool.name == "extra" for peer in known for tool in peer.tools))
         return "it has changed"
 
-    hooks = {"test": Tools(watch=watch)}
-    async with served(tmp_path_factory.mktemp("shared"), agents={}, hooks=hooks) as shared:
+    hooks = {"test": FunctionTools(watch=watch)}
+    async with run_daemon(tmp_path_factory.mktemp("shared"), agents={}, hooks=hooks) as shared:
         yield shared
 
 
 @asynccontextmanager
-async def housed(daemon: Served, agents: Mapping[str, str]) -> AsyncIterator[Client]:
+async def run_with_agents(
+    daemon: InProcessDaemon, agents: Mapping[str, str]
+) -> AsyncIterator[Client]:
     """A client, while the daemon has these agents. Nothing is left of them afterwards."""
     daemon.model.reset()
     for name, text in agents.items():
@@ -77,41 +79,43 @@ async def housed(daemon: Served, agents: Mapping[str, str]) -> AsyncIterator[Cli
                 file.unlink()
             await client.reload()
         mcp = daemon.daemon.mcp
-        await comes(lambda: not mcp.link.servers and not list(mcp.states()))
+        await poll_until(lambda: not mcp.host.server_pids and not list(mcp.list_states()))
 
 
-def declared(name: str, *options: str, **settings: Any) -> str:
+def format_declaration(name: str, *options: str, **settings: Any) -> str:
     """A server in an agent's file."""
     lines = ["[[mcps]]", f'name = "{name}"']
-    for key, value in (server(name, *options) | settings).items():
+    for key, value in (make_server(name, *options) | settings).items():
         if key != "name":
-            lines.append(f"{key} = {inline(value)}")
+            lines.append(f"{key} = {format_inline(value)}")
     return "\n".join(lines) + "\n"
 
 
-def server(name: str, *options: str) -> dict[str, Any]:
+def make_server(name: str, *options: str) -> dict[str, Any]:
     """The same, as a client writes it."""
-    return {"name": name, "command": sys.executable, "args": ["-S", str(TINY), *options]}
+    return {"name": name, "command": sys.executable, "args": ["-S", str(TINY_SERVER), *options]}
 
 
-def inline(value: Any) -> str:
+def format_inline(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {json.dumps(v)}" for key, v in value.items()) + " }"
     return json.dumps(value)
 
 
-def offered(daemon: Served, number: int = -1) -> list[str]:
+def list_offered_tools(daemon: InProcessDaemon, number: int = -1) -> list[str]:
     """The tools a model was shown."""
     return [tool["function"]["name"] for tool in daemon.model.requests[number]["tools"]]
 
 
-async def text_of(client: Client, agent: str, tool: str, text: str = "") -> str:
-    (result,) = await called(client, agent, [(tool, {"text": text})])
+async def call_text_tool(client: Client, agent: str, tool: str, text: str = "") -> str:
+    (result,) = await run_tool_calls(client, agent, [(tool, {"text": text})])
     assert not result.is_error, result.output
     return result.output
 
 
-async def heard(client: Client, *wanted: tuple[str, str, int]) -> list[wire.McpEventMsg]:
+async def collect_mcp_events(
+    client: Client, *wanted: tuple[str, str, int]
+) -> list[wire.McpEventMsg]:
     """What is told until all of these were: agent, name and kind of each."""
     found: list[wire.McpEventMsg] = []
     missing = set(wanted)
@@ -123,7 +127,7 @@ async def heard(client: Client, *wanted: tuple[str, str, int]) -> list[wire.McpE
     return found
 
 
-async def comes(claim: Callable[[], bool]) -> None:
+async def poll_until(claim: Callable[[], bool]) -> None:
     """Waits for something that happens in another process, which needs the processor too."""
     async with asyncio.timeout(PATIENCE):
         while not claim():
@@ -135,11 +139,13 @@ async def comes(claim: Callable[[], bool]) -> None:
 
 @pytest.mark.req("mcp.tools")
 @pytest.mark.req("mcp.wait")
-async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(daemon: Served) -> None:
+async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(
+    daemon: InProcessDaemon,
+) -> None:
     """Also in its first turn, which waits a moment for servers that start."""
-    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
-    async with housed(daemon, agents) as client:
-        assert await text_of(client, "crab", "echo", "hello") == "hello"
+    agents = {"crab": PROMPT + format_declaration("beach"), "twin": PROMPT}
+    async with run_with_agents(daemon, agents) as client:
+        assert await call_text_tool(client, "crab", "echo", "hello") == "hello"
         (tool,) = [
             tool["function"]
             for tool in daemon.model.requests[0]["tools"]
@@ -147,34 +153,36 @@ async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(daemon
         ]
         assert tool["description"] == "Does echo."
         assert tool["parameters"]["properties"] == {"text": {"type": "string"}}
-        (result,) = await called(client, "twin", [("echo", {})])
-        assert "echo" not in offered(daemon)
+        (result,) = await run_tool_calls(client, "twin", [("echo", {})])
+        assert "echo" not in list_offered_tools(daemon)
         assert (result.output, result.is_error) == ("tool not registered: echo", True)
 
 
 @pytest.mark.req("mcp.delegated")
-async def test_a_worker_has_its_callers_servers_and_no_second_process(daemon: Served) -> None:
+async def test_a_worker_has_its_callers_servers_and_no_second_process(
+    daemon: InProcessDaemon,
+) -> None:
     task = {"tasks": [{"message": '!tool echo {"text": "ebb"}\n!then\n!say done'}]}
-    agents = {"crab": PROMPT + declared("tides")}
-    async with housed(daemon, agents) as client:
-        assert await text_of(client, "crab", "echo", "first") == "first"
-        before = list(daemon.daemon.mcp.link.servers)
+    agents = {"crab": PROMPT + format_declaration("tides")}
+    async with run_with_agents(daemon, agents) as client:
+        assert await call_text_tool(client, "crab", "echo", "first") == "first"
+        before = list(daemon.daemon.mcp.host.server_pids)
         await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
         rows = (await client.list_conversations()).conversations
         (worker,) = [row for row in rows if row.sender.startswith("delegate:")]
         page = await client.list_messages(worker.agent, sender=worker.sender)
         assert [m.content for m in page.messages if m.role == "tool"] == ["ebb"]
-        assert daemon.daemon.mcp.link.servers == before
+        assert daemon.daemon.mcp.host.server_pids == before
 
 
 @pytest.mark.req("mcp.results")
 @pytest.mark.req("mcp.errors")
 async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    agents = {"crab": PROMPT + declared("beach")}
-    async with housed(daemon, agents) as client:
-        results = await called(
+    agents = {"crab": PROMPT + format_declaration("beach")}
+    async with run_with_agents(daemon, agents) as client:
+        results = await run_tool_calls(
             client,
             "crab",
             [
@@ -200,57 +208,59 @@ async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
             ("tool not available: swim", True),
             ("in full", False),
         ]
-        assert "mcp" not in offered(daemon)
-        (listed,) = await called(client, "crab", [("mcp", {"name": ""})])
+        assert "mcp" not in list_offered_tools(daemon)
+        (listed,) = await run_tool_calls(client, "crab", [("mcp", {"name": ""})])
         assert "echo: Does echo.\n" in listed.output
-        await client.send("crab", calling([("picture", {})]), sender="viewer")
-        assert seen(daemon.model.requests[-1]) == [png(2, 1)]
+        await client.send("crab", script_tool_calls([("picture", {})]), sender="viewer")
+        assert extract_images(daemon.model.requests[-1]) == [build_png(2, 1)]
 
 
 @pytest.mark.req("mcp.crash")
 async def test_a_server_that_crashes_in_a_call_fails_the_call_and_not_the_turn(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    agents = {"crab": PROMPT + declared("beach")}
-    async with housed(daemon, agents) as client:
-        crashed, echoed = await called(
+    agents = {"crab": PROMPT + format_declaration("beach")}
+    async with run_with_agents(daemon, agents) as client:
+        crashed, echoed = await run_tool_calls(
             client, "crab", [("crash", {})], [("bash", {"command": ":"})]
         )
         assert crashed.output.startswith("mcp call failed: its process ended with status 3")
         assert not echoed.is_error
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        assert await text_of(client, "crab", "echo", "back") == "back"
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await call_text_tool(client, "crab", "echo", "back") == "back"
 
 
 @pytest.mark.req("mcp.cancel")
-async def test_killing_a_run_cancels_its_call_at_the_server(tmp_path: Path, daemon: Served) -> None:
+async def test_killing_a_run_cancels_its_call_at_the_server(
+    tmp_path: Path, daemon: InProcessDaemon
+) -> None:
     record = tmp_path / "record"
-    agents = {"crab": PROMPT + declared("beach", "--record", str(record))}
-    async with housed(daemon, agents) as client:
-        stream = client.stream("crab", calling([("wait", {})]))
-        await until(stream, wire.ToolStartEvent)
-        await comes(lambda: record.exists() and '"wait"' in record.read_text())
+    agents = {"crab": PROMPT + format_declaration("beach", "--record", str(record))}
+    async with run_with_agents(daemon, agents) as client:
+        stream = client.stream("crab", script_tool_calls([("wait", {})]))
+        await wait_for_event(stream, wire.ToolStartEvent)
+        await poll_until(lambda: record.exists() and '"wait"' in record.read_text())
         async with daemon.client() as other:
             await other.kill("crab")
-        await comes(lambda: "notifications/cancelled" in record.read_text())
-        await told(stream)
-        assert await text_of(client, "crab", "echo", "and on") == "and on"
+        await poll_until(lambda: "notifications/cancelled" in record.read_text())
+        await collect_events(stream)
+        assert await call_text_tool(client, "crab", "echo", "and on") == "and on"
 
 
 @pytest.mark.req("mcp.progress.feed")
 async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    agents = {"crab": PROMPT + declared("beach")}
+    agents = {"crab": PROMPT + format_declaration("beach")}
     async with (
-        housed(daemon, agents) as client,
-        following(daemon, all_kinds=True) as feed,
-        following(daemon) as plain,
+        run_with_agents(daemon, agents) as client,
+        follow_feed(daemon, all_kinds=True) as feed,
+        follow_feed(daemon) as plain,
     ):
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        (result,) = await called(client, "crab", [("walk", {"text": "4"})], sender="bo")
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (result,) = await run_tool_calls(client, "crab", [("walk", {"text": "4"})], sender="bo")
         assert result.output == "walked 4 steps"
-        events = await feed.until_done()
+        events = await feed.wait_until_done()
         words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
         assert {(event.agent, event.sender, event.content) for event in words} == {
             ("crab", "bo", "walking")
@@ -265,23 +275,25 @@ async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
         assert max(i for i, kind in enumerate(kinds) if kind == wire.TOOL_PROGRESS) < kinds.index(
             wire.TOOL_RESULT
         )
-        assert wire.TOOL_PROGRESS not in [event.kind for event in await plain.until_done()]
+        assert wire.TOOL_PROGRESS not in [event.kind for event in await plain.wait_until_done()]
         (log,) = (daemon.home / "sessions").glob("*.jsonl")
         assert "walked 4 steps" in log.read_text()
         assert "walking" not in log.read_text()
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_progress_in_a_delegated_run_names_the_run_it_works_for(daemon: Served) -> None:
+async def test_progress_in_a_delegated_run_names_the_run_it_works_for(
+    daemon: InProcessDaemon,
+) -> None:
     task = {"tasks": [{"message": '!tool progress {"text": "2"}\n!then\n!say done'}]}
-    agents = {"crab": PROMPT + declared("tides")}
+    agents = {"crab": PROMPT + format_declaration("tides")}
     async with (
-        housed(daemon, agents) as client,
-        following(daemon, all_kinds=True) as feed,
+        run_with_agents(daemon, agents) as client,
+        follow_feed(daemon, all_kinds=True) as feed,
     ):
-        await heard(client, ("crab", "tides", wire.MCP_EVENT_KIND_CONNECTED))
+        await collect_mcp_events(client, ("crab", "tides", wire.MCP_EVENT_KIND_CONNECTED))
         await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
-        events = await feed.until_done(runs=2)
+        events = await feed.wait_until_done(runs=2)
         words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
         assert [(event.content, event.progress, event.total) for event in words] == [
             ("1/2", 1, 2),
@@ -292,96 +304,105 @@ async def test_progress_in_a_delegated_run_names_the_run_it_works_for(daemon: Se
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: Served) -> None:
-    agents = {"crab": PROMPT + declared("beach")}
+async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: InProcessDaemon) -> None:
+    agents = {"crab": PROMPT + format_declaration("beach")}
     async with (
-        housed(daemon, agents) as client,
+        run_with_agents(daemon, agents) as client,
         daemon.client() as other,
-        following(daemon, all_kinds=True) as feed,
+        follow_feed(daemon, all_kinds=True) as feed,
     ):
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        stream = client.stream("crab", calling([("flood", {"text": "0.8"})]))
-        await until(stream, wire.ToolStartEvent)
-        await comes(lambda: any(event.kind == wire.TOOL_PROGRESS for event in feed.events))
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        stream = client.stream("crab", script_tool_calls([("flood", {"text": "0.8"})]))
+        await wait_for_event(stream, wire.ToolStartEvent)
+        await poll_until(lambda: any(event.kind == wire.TOOL_PROGRESS for event in feed.events))
         await other.kill("crab")
-        await told(stream)
+        await collect_events(stream)
         # It answers in order, so this comes after all it had to say about the other.
-        assert await text_of(client, "crab", "echo", "and on") == "and on"
-        kinds = [event.kind for event in await feed.until_done(runs=2)]
+        assert await call_text_tool(client, "crab", "echo", "and on") == "and on"
+        kinds = [event.kind for event in await feed.wait_until_done(runs=2)]
         assert wire.TOOL_PROGRESS not in kinds[kinds.index(wire.DONE) :]
 
 
 @pytest.mark.req("mcp.tools.turn")
 @pytest.mark.req("mcp.tools.changed")
 async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_ones(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    agents = {"crab": PROMPT + declared("beach")}
-    async with housed(daemon, agents) as client:
-        _, watched = await called(client, "crab", [("more", {})], [("watch", {})])
+    agents = {"crab": PROMPT + format_declaration("beach")}
+    async with run_with_agents(daemon, agents) as client:
+        _, watched = await run_tool_calls(client, "crab", [("more", {})], [("watch", {})])
         assert watched.output == "it has changed"
-        assert offered(daemon, 0) == offered(daemon, 1) == offered(daemon, 2)
-        assert "extra" not in offered(daemon)
+        assert (
+            list_offered_tools(daemon, 0)
+            == list_offered_tools(daemon, 1)
+            == list_offered_tools(daemon, 2)
+        )
+        assert "extra" not in list_offered_tools(daemon)
         await client.send("crab", "!say and now?")
-        assert "extra" in offered(daemon)
+        assert "extra" in list_offered_tools(daemon)
 
 
 # ── Bounds ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.scope")
-async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(daemon: Served) -> None:
+async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(
+    daemon: InProcessDaemon,
+) -> None:
     agents = {
-        "crab": PROMPT + 'tools = ["echo", "sand__pid"]\n' + declared("beach") + declared("sand"),
-        "twin": PROMPT + 'skills = ["swim"]\n' + declared("beach"),
+        "crab": PROMPT
+        + 'tools = ["echo", "sand__pid"]\n'
+        + format_declaration("beach")
+        + format_declaration("sand"),
+        "twin": PROMPT + 'skills = ["swim"]\n' + format_declaration("beach"),
     }
-    async with housed(daemon, agents) as client:
+    async with run_with_agents(daemon, agents) as client:
         calls = [("echo", {"text": "yes"}), ("sand__pid", {}), ("pid", {}), ("beach__pid", {})]
-        results = await called(client, "crab", calls)
-        assert offered(daemon) == ["echo", "sand__pid"]
+        results = await run_tool_calls(client, "crab", calls)
+        assert list_offered_tools(daemon) == ["echo", "sand__pid"]
         assert [result.is_error for result in results] == [False, False, True, True]
         assert results[2].output == "tool not available: pid"
         prompt = daemon.model.requests[0]["messages"][0]["content"]
         assert "mcp servers: beach, sand" in prompt
         # Declared is allowed, whatever skills an agent is kept to.
-        assert await text_of(client, "twin", "echo", "yes") == "yes"
+        assert await call_text_tool(client, "twin", "echo", "yes") == "yes"
 
 
 @pytest.mark.req("mcp.approval")
-async def test_a_pattern_can_ask_before_every_tool_of_every_server(daemon: Served) -> None:
+async def test_a_pattern_can_ask_before_every_tool_of_every_server(daemon: InProcessDaemon) -> None:
     agents = {
-        "crab": PROMPT + 'approve = ["mcp:*"]\n' + declared("beach"),
-        "twin": PROMPT + 'approve = ["beach__p*"]\n' + declared("beach"),
+        "crab": PROMPT + 'approve = ["mcp:*"]\n' + format_declaration("beach"),
+        "twin": PROMPT + 'approve = ["beach__p*"]\n' + format_declaration("beach"),
     }
-    async with housed(daemon, agents) as client:
-        script = calling([("echo", {"text": "one"}), ("bash", {"command": ":"})])
+    async with run_with_agents(daemon, agents) as client:
+        script = script_tool_calls([("echo", {"text": "one"}), ("bash", {"command": ":"})])
         stream = client.stream("crab", script)
-        asked = await until(stream, wire.AskUserEvent)
+        asked = await wait_for_event(stream, wire.AskUserEvent)
         assert [question.header for question in asked.questions] == ["echo"]
         async with daemon.client() as other:
             await other.reply_to_ask("crab", "always here")
-        results = [e for e in await told(stream) if isinstance(e, wire.ToolResultEvent)]
+        results = [e for e in await collect_events(stream) if isinstance(e, wire.ToolResultEvent)]
         assert not any(result.is_error for result in results)
-        again = await called(client, "crab", [("beach__echo", {"text": "two"})])
+        again = await run_tool_calls(client, "crab", [("beach__echo", {"text": "two"})])
         assert [result.output for result in again] == ["two"], "it is the same tool"
-        stream = client.stream("twin", calling([("pid", {})]))
-        await until(stream, wire.AskUserEvent)
+        stream = client.stream("twin", script_tool_calls([("pid", {})]))
+        await wait_for_event(stream, wire.AskUserEvent)
         async with daemon.client() as other:
             await other.reply_to_ask("twin", "no")
-        (result,) = [e for e in await told(stream) if isinstance(e, wire.ToolResultEvent)]
+        (result,) = [e for e in await collect_events(stream) if isinstance(e, wire.ToolResultEvent)]
         assert result.output == "permission denied: the user said no"
 
 
 @pytest.mark.req("mcp.names.built_in")
-async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(daemon: Served) -> None:
-    agents = {"crab": PROMPT + declared("beach", "--tools", "bash,swim")}
-    async with housed(daemon, agents) as client:
-        ours, theirs, swim = await called(
+async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(daemon: InProcessDaemon) -> None:
+    agents = {"crab": PROMPT + format_declaration("beach", "--tools", "bash,swim")}
+    async with run_with_agents(daemon, agents) as client:
+        ours, theirs, swim = await run_tool_calls(
             client, "crab", [("bash", {"command": "echo ours"}), ("beach__bash", {}), ("swim", {})]
         )
         assert "ours" in ours.output
         assert (theirs.output, swim.output) == ("bash", "swim")
-        assert {"bash", "beach__bash", "swim"} <= set(offered(daemon))
+        assert {"bash", "beach__bash", "swim"} <= set(list_offered_tools(daemon))
 
 
 @pytest.mark.req("mcp.env")
@@ -391,19 +412,22 @@ async def test_what_config_adds_to_the_environment_reaches_servers_started_later
 ) -> None:
     """Those that start with the daemon have it, too; its first turn waits for them."""
     config = CONFIG + '[env]\nBEACH = "north"\n'
-    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT + declared("b", "--any", "x")}
+    agents = {
+        "crab": PROMPT + format_declaration("beach"),
+        "twin": PROMPT + format_declaration("b", "--any", "x"),
+    }
     async with (
-        served(tmp_path, agents=agents, config=config, hooks={}) as daemon,
+        run_daemon(tmp_path, agents=agents, config=config, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        assert await text_of(client, "crab", "variable", "BEACH") == "north"
-        daemon.configure((daemon.home / "config.toml").read_text().replace("north", "south"))
+        assert await call_text_tool(client, "crab", "variable", "BEACH") == "north"
+        daemon.write_config((daemon.home / "config.toml").read_text().replace("north", "south"))
         await client.reload()
-        await client.upsert_mcp("crab", server("sand", "--any", "y"))
-        assert await text_of(client, "crab", "beach__variable", "BEACH") == "north"
-        assert await text_of(client, "crab", "sand__variable", "BEACH") == "south"
-        daemon.configure((daemon.home / "config.toml").read_text().replace('"south"', "7"))
-        assert await refused(client.reload()) == 500
+        await client.upsert_mcp("crab", make_server("sand", "--any", "y"))
+        assert await call_text_tool(client, "crab", "beach__variable", "BEACH") == "north"
+        assert await call_text_tool(client, "crab", "sand__variable", "BEACH") == "south"
+        daemon.write_config((daemon.home / "config.toml").read_text().replace('"south"', "7"))
+        assert await expect_error_code(client.reload()) == 500
 
 
 # ── Requests ────────────────────────────────────────────────────────────────────────────────────
@@ -412,17 +436,17 @@ async def test_what_config_adds_to_the_environment_reaches_servers_started_later
 @pytest.mark.req("mcp.list")
 @pytest.mark.req("mcp.secrets")
 async def test_servers_are_listed_with_their_state_and_without_their_secrets(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
     agents = {
-        "crab": PROMPT + declared("beach", env={"SECRET": "a-secret-shell"}),
-        "twin": PROMPT + declared("dead", "--die", auto_restart=False),
+        "crab": PROMPT + format_declaration("beach", env={"SECRET": "a-secret-shell"}),
+        "twin": PROMPT + format_declaration("dead", "--die", auto_restart=False),
     }
-    async with housed(daemon, agents) as client:
-        await heard(client, ("crab", "beach", ENDED[0]), ("twin", "dead", ENDED[1]))
+    async with run_with_agents(daemon, agents) as client:
+        await collect_mcp_events(client, ("crab", "beach", ENDED[0]), ("twin", "dead", ENDED[1]))
         beach, dead = (await client.list_mcps()).mcps
         assert (beach.name, beach.source, beach.status) == ("beach", "crab", wire.CONNECTED)
-        assert (beach.command, list(beach.args)) == (sys.executable, ["-S", str(TINY)])
+        assert (beach.command, list(beach.args)) == (sys.executable, ["-S", str(TINY_SERVER)])
         assert (dict(beach.env), beach.auth) == ({"SECRET": "********"}, "")
         assert beach.tool_count > 5
         assert (dead.status, dead.auto_restart, dead.tool_count) == (wire.FAILED, False, 0)
@@ -430,56 +454,58 @@ async def test_servers_are_listed_with_their_state_and_without_their_secrets(
         assert [one.name for one in (await client.list_mcps("twin")).mcps] == ["dead"]
         (problem,) = (await client.get_stats()).problems
         assert problem == f"the MCP server dead of twin failed: {dead.error}"
-        assert await refused(client.list_mcps("squid")) == 404
+        assert await expect_error_code(client.list_mcps("squid")) == 404
 
 
 @pytest.mark.req("mcp.upsert")
 @pytest.mark.req("mcp.secrets")
 async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    file = "# My crab.\n" + PROMPT + "\n# Knows the beach.\n" + declared("beach")
+    file = "# My crab.\n" + PROMPT + "\n# Knows the beach.\n" + format_declaration("beach")
     async with (
-        housed(daemon, {"crab": file}) as client,
+        run_with_agents(daemon, {"crab": file}) as client,
     ):
         path = daemon.home / "agents" / "crab.toml"
         made = await client.upsert_mcp(
-            "crab", server("sand", "--any", "1") | {"env": {"TOKEN": "s3cret-token"}}
+            "crab", make_server("sand", "--any", "1") | {"env": {"TOKEN": "s3cret-token"}}
         )
         assert (made.name, made.source, dict(made.env)) == ("sand", "crab", {"TOKEN": "********"})
         assert path.read_text().startswith(file)
         assert "s3cret-token" in path.read_text()
         assert path.stat().st_mode & 0o777 == 0o600
-        assert await text_of(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
+        assert await call_text_tool(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
         # As a client has it: what it did not change comes back masked.
         masked = {"name": "sand", "command": made.command, "args": [*made.args, "--banner"]}
         await client.upsert_mcp("crab", masked | {"env": dict(made.env)})
-        await heard(client, ("crab", "sand", wire.MCP_EVENT_KIND_CONNECTED))
-        assert await text_of(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
+        await collect_mcp_events(client, ("crab", "sand", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await call_text_tool(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
         await client.delete_mcp("crab", "sand")
         assert path.read_text().strip() == file.strip()
         assert [one.name for one in (await client.list_mcps()).mcps] == ["beach"]
         refusals = [
-            (client.upsert_mcp("squid", server("x")), 404),
+            (client.upsert_mcp("squid", make_server("x")), 404),
             (client.upsert_mcp("crab", {"name": "x"}), 400),
             (client.upsert_mcp("crab", "not JSON"), 400),
-            (client.upsert_mcp("crab", server("x") | {"env": {"T": "********"}}), 400),
+            (client.upsert_mcp("crab", make_server("x") | {"env": {"T": "********"}}), 400),
             (client.delete_mcp("crab", "sand"), 404),
             (client.delete_mcp("squid", "beach"), 404),
         ]
-        assert [await refused(request) for request, _ in refusals] == [c for _, c in refusals]
+        assert [await expect_error_code(request) for request, _ in refusals] == [
+            c for _, c in refusals
+        ]
         assert path.read_text().strip() == file.strip()
 
 
 @pytest.mark.req("mcp.events")
 async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
-    agents = {"crab": PROMPT + declared("beach"), "twin": PROMPT}
-    async with housed(daemon, agents) as client:
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+    agents = {"crab": PROMPT + format_declaration("beach"), "twin": PROMPT}
+    async with run_with_agents(daemon, agents) as client:
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
         async with daemon.client() as other, aclosing(other.subscribe_mcp_events()) as events:
-            first = await next_of(events)
+            first = await read_next_event(events)
             assert (first.kind, first.agent, first.name) == (
                 wire.MCP_EVENT_KIND_CONNECTED,
                 "crab",
@@ -487,20 +513,20 @@ async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
             )
             assert "echo" in first.tools
             assert first.timestamp.endswith("Z")
-            await client.upsert_mcp("twin", server("dead", "--die") | {"auto_restart": False})
-            later = [await next_of(events) for _ in range(2)]
+            await client.upsert_mcp("twin", make_server("dead", "--die") | {"auto_restart": False})
+            later = [await read_next_event(events) for _ in range(2)]
             await client.delete_mcp("crab", "beach")
-            later.append(await next_of(events))
+            later.append(await read_next_event(events))
         assert [(e.agent, e.name, e.kind) for e in later] == [
             ("twin", "dead", wire.MCP_EVENT_KIND_CONNECTING),
             ("twin", "dead", wire.MCP_EVENT_KIND_FAILED),
             ("crab", "beach", wire.MCP_EVENT_KIND_DISCONNECTED),
         ]
         assert "status 7" in later[1].error
-        await comes(lambda: len(daemon.daemon.mcp_feed) == 0)
+        await poll_until(lambda: len(daemon.daemon.mcp_feed) == 0)
 
 
-async def next_of(events: AsyncGenerator[wire.McpEventMsg, None]) -> wire.McpEventMsg:
+async def read_next_event(events: AsyncGenerator[wire.McpEventMsg, None]) -> wire.McpEventMsg:
     async with asyncio.timeout(PATIENCE):
         return await anext(events)
 
@@ -508,10 +534,10 @@ async def next_of(events: AsyncGenerator[wire.McpEventMsg, None]) -> wire.McpEve
 @pytest.mark.req("mcp.events.bounded")
 async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -> None:
     feed = McpFeed(FeedLimits(feeds=1, feed_events=2), Clock())
-    events = feed.subscribe([Happened(Status.CONNECTING, "crab", "first")])
+    events = feed.subscribe([PeerStateChanged(PeerStatus.CONNECTING, "crab", "first")])
     assert (await anext(events)).name == "first"
     for number in range(100):
-        feed.publish(Happened(Status.CONNECTED, "crab", str(number)))
+        feed.publish(PeerStateChanged(PeerStatus.CONNECTED, "crab", str(number)))
     assert [(await anext(events)).name for _ in range(2)] == ["98", "99"]
     with pytest.raises(Exception, match="1 feeds are open already; close one"):
         await anext(feed.subscribe([]))
@@ -521,34 +547,36 @@ async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -
 
 @pytest.mark.req("mcp.rename")
 @pytest.mark.req("mcp.reload")
-async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(daemon: Served) -> None:
-    agents = {"crab": PROMPT, "twin": PROMPT + declared("beach")}
-    async with housed(daemon, agents) as client:
-        pid = await text_of(client, "twin", "pid")
+async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(daemon: InProcessDaemon) -> None:
+    agents = {"crab": PROMPT, "twin": PROMPT + format_declaration("beach")}
+    async with run_with_agents(daemon, agents) as client:
+        pid = await call_text_tool(client, "twin", "pid")
         await client.rename_agent("twin", "hermit")
-        assert await text_of(client, "hermit", "pid") == pid
+        assert await call_text_tool(client, "hermit", "pid") == pid
         await client.reload()
-        assert await text_of(client, "hermit", "pid") == pid
+        assert await call_text_tool(client, "hermit", "pid") == pid
         file = daemon.agent_file("hermit")
-        file.write_text(file.read_text() + declared("sand", "--tools", "dig"))
+        file.write_text(file.read_text() + format_declaration("sand", "--tools", "dig"))
         await client.reload()
-        await heard(client, ("hermit", "sand", wire.MCP_EVENT_KIND_CONNECTED))
-        assert await text_of(client, "hermit", "dig") == "dig"
-        assert await text_of(client, "hermit", "pid") == pid
+        await collect_mcp_events(client, ("hermit", "sand", wire.MCP_EVENT_KIND_CONNECTED))
+        assert await call_text_tool(client, "hermit", "dig") == "dig"
+        assert await call_text_tool(client, "hermit", "pid") == pid
         await client.delete_agent("hermit")
-        await comes(lambda: not is_alive(int(pid)))
+        await poll_until(lambda: not is_alive(int(pid)))
 
 
 @pytest.mark.req("mcp.reload")
-async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path, daemon: Served) -> None:
+async def test_a_reload_tries_servers_again_that_failed(
+    tmp_path: Path, daemon: InProcessDaemon
+) -> None:
     go = tmp_path / "bin"
     agents = {"crab": PROMPT + f'[[mcps]]\nname = "b"\ncommand = "{go}"\nauto_restart = false\n'}
-    async with housed(daemon, agents) as client:
-        await heard(client, ("crab", "b", wire.MCP_EVENT_KIND_FAILED))
-        go.write_text(f'#!/bin/sh\nexec {sys.executable} -S {TINY} "$@"\n')
+    async with run_with_agents(daemon, agents) as client:
+        await collect_mcp_events(client, ("crab", "b", wire.MCP_EVENT_KIND_FAILED))
+        go.write_text(f'#!/bin/sh\nexec {sys.executable} -S {TINY_SERVER} "$@"\n')
         go.chmod(0o700)
         await client.reload()
-        await heard(client, ("crab", "b", wire.MCP_EVENT_KIND_CONNECTED))
+        await collect_mcp_events(client, ("crab", "b", wire.MCP_EVENT_KIND_CONNECTED))
 
 
 # ── Components ──────────────────────────────────────────────────────────────────────────────────
@@ -558,27 +586,27 @@ async def test_a_reload_tries_servers_again_that_failed(tmp_path: Path, daemon: 
 @pytest.mark.req("mcp.ports.scope")
 @pytest.mark.timeout(120)
 async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_again(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
-    async with housed(daemon, agents) as client:
+    async with run_with_agents(daemon, agents) as client:
         file = daemon.home / "run" / "beach.port"
-        async with running() as first, running() as second:
+        async with run_http_server() as first, run_http_server() as second:
             file.write_text(f"{first.port}\n")
-            await heard(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-            (sum_,) = await called(client, "crab", [("add", {"a": 1, "b": 2})])
+            await collect_mcp_events(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+            (sum_,) = await run_tool_calls(client, "crab", [("add", {"a": 1, "b": 2})])
             assert sum_.output == "3"
             (found,) = (await client.list_mcps()).mcps
             assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
-            (denied,) = await called(client, "twin", [("add", {"a": 1, "b": 2})])
+            (denied,) = await run_tool_calls(client, "twin", [("add", {"a": 1, "b": 2})])
             assert (denied.output, denied.is_error) == ("tool not registered: add", True)
             async with aclosing(client.subscribe_mcp_events()) as events:
-                assert (await next_of(events)).kind == wire.MCP_EVENT_KIND_CONNECTED
+                assert (await read_next_event(events)).kind == wire.MCP_EVENT_KIND_CONNECTED
                 await first.kill()
                 file.write_text(f"{second.port}\n")
-                while (await next_of(events)).kind != wire.MCP_EVENT_KIND_CONNECTED:
+                while (await read_next_event(events)).kind != wire.MCP_EVENT_KIND_CONNECTED:
                     pass
-            (sum_,) = await called(client, "crab", [("add", {"a": 2, "b": 2})])
+            (sum_,) = await run_tool_calls(client, "crab", [("add", {"a": 2, "b": 2})])
             assert sum_.output == "4"
 
 
@@ -586,14 +614,14 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
 @pytest.mark.req("component.killed")
 @pytest.mark.timeout(120)
 async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_to_touch_the_daemon(
-    daemon: Served,
+    daemon: InProcessDaemon,
 ) -> None:
     rolls = [("roll", {"sides": 1, "times": 2})]
     agents = {"crab": PROMPT}
-    async with housed(daemon, agents) as client:
-        async with component(daemon.home) as dice:
-            await heard(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
-            (rolled,) = await called(client, "crab", rolls)
+    async with run_with_agents(daemon, agents) as client:
+        async with run_component(daemon.home) as dice:
+            await collect_mcp_events(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
+            (rolled,) = await run_tool_calls(client, "crab", rolls)
             assert not rolled.is_error, rolled.output
             dice.kill()
             await dice.wait()
@@ -601,9 +629,9 @@ async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_t
             async with asyncio.timeout(PATIENCE):
                 while (await client.list_mcps()).mcps:
                     await asyncio.sleep(0.01)
-        async with component(daemon.home):
-            await heard(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
-            (again,) = await called(client, "crab", rolls)
+        async with run_component(daemon.home):
+            await collect_mcp_events(client, ("", "dice", wire.MCP_EVENT_KIND_CONNECTED))
+            (again,) = await run_tool_calls(client, "crab", rolls)
             assert again.output == rolled.output
 
 
@@ -614,7 +642,7 @@ async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_t
 async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
     tmp_path: Path,
 ) -> None:
-    line = server("beach")
+    line = make_server("beach")
     table = f'[mcps.beach]\ncommand = "{line["command"]}"\nargs = {json.dumps(line["args"])}\n'
     config = f'# Mine.\n{CONFIG}\n{table}\n[mcps.unused]\ncommand = "x"\n'
     agents = {
@@ -623,22 +651,22 @@ async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
         "owl": PROMPT,
     }
     async with (
-        served(tmp_path, agents=agents, config=config, hooks={}) as daemon,
+        run_daemon(tmp_path, agents=agents, config=config, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        assert await text_of(client, "crab", "echo", "moved") == "moved"
+        assert await call_text_tool(client, "crab", "echo", "moved") == "moved"
         assert "# A crab.\n" in daemon.agent_file("crab").read_text()
         problems = (await client.get_stats()).problems
         assert any("names the MCP servers gone" in problem for problem in problems)
         assert "[mcps.beach]" in (daemon.home / "config.toml").read_text(), "twin needs help first"
         daemon.agent_file("twin").write_text(PROMPT + 'mcps = ["beach", "unused"]\n')
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         names = [(one.source, one.name) for one in (await client.list_mcps()).mcps]
         assert names == [("crab", "beach"), ("twin", "beach"), ("twin", "unused")]
         left = (daemon.home / "config.toml").read_text()
         assert left.startswith("# Mine.\n")
         assert "\n# [mcps.beach]\n" in left
-        assert "mcps" not in await daemon.daemon.storage.config()
+        assert "mcps" not in await daemon.daemon.storage.read_config()
         problems = (await client.get_stats()).problems
         assert not any("names the MCP servers" in problem for problem in problems)
 
@@ -646,7 +674,7 @@ async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
 # ── The process ─────────────────────────────────────────────────────────────────────────────────
 
 
-def prepare(home: Path, **agents: str) -> None:
+def prepare_agents(home: Path, **agents: str) -> None:
     (home / "agents").mkdir(mode=0o700, parents=True)
     home.chmod(0o700)
     for name, text in agents.items():
@@ -655,13 +683,13 @@ def prepare(home: Path, **agents: str) -> None:
 
 @pytest.mark.req("mcp.host.late")
 async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Path) -> None:
-    prepare(home, crab=PROMPT)
+    prepare_agents(home, crab=PROMPT)
     async with (
         process(home, "--tcp", "off") as daemon,
         connect(home=home, timeout=PATIENCE) as client,
     ):
         assert list((await client.list_mcps()).mcps) == []
-        assert children(daemon.process.pid) == []
+        assert list_children(daemon.process.pid) == []
         try:
             mapped = Path(f"/proc/{daemon.process.pid}/maps").read_text()
         except PermissionError:
@@ -671,8 +699,8 @@ async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Pa
 
 @pytest.mark.req("mcp.start")
 async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(home: Path) -> None:
-    servers = "".join(declared(f"b{n}", "--until", f"/nowhere/{n}") for n in range(20))
-    prepare(home, crab=PROMPT + servers)
+    servers = "".join(format_declaration(f"b{n}", "--until", f"/nowhere/{n}") for n in range(20))
+    prepare_agents(home, crab=PROMPT + servers)
     async with (
         process(home, "--tcp", "off") as daemon,
         connect(home=home, timeout=PATIENCE) as client,
@@ -680,11 +708,11 @@ async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(h
         await client.ping()
         states = [one.status for one in (await client.list_mcps()).mcps]
         assert states == [wire.CONNECTING] * 20
-        (host,) = children(daemon.process.pid)
+        (host,) = list_children(daemon.process.pid)
         async with asyncio.timeout(PATIENCE):
-            while len(children(host)) < 20:
+            while len(list_children(host)) < 20:
                 await client.ping()
-        left = [host, *children(host)]
+        left = [host, *list_children(host)]
         assert await daemon.stop() == 0
         assert not any(is_alive(pid) for pid in left)
 
@@ -692,14 +720,14 @@ async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(h
 @pytest.mark.req("mcp.host.death")
 @pytest.mark.req("mcp.teardown")
 async def test_a_daemon_that_is_killed_leaves_neither_host_nor_servers(home: Path) -> None:
-    prepare(home, crab=PROMPT + declared("beach", "--stubborn"))
+    prepare_agents(home, crab=PROMPT + format_declaration("beach", "--stubborn"))
     async with (
         process(home, "--tcp", "off") as daemon,
         connect(home=home, timeout=PATIENCE) as client,
     ):
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        (host,) = children(daemon.process.pid)
-        left = [host, *children(host)]
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (host,) = list_children(daemon.process.pid)
+        left = [host, *list_children(host)]
         assert len(left) == 2
         daemon.process.kill()
         async with asyncio.timeout(PATIENCE):
@@ -712,19 +740,19 @@ async def test_a_daemon_that_is_killed_leaves_neither_host_nor_servers(home: Pat
 async def test_a_daemon_does_not_notice_the_death_of_its_host_but_for_the_servers(
     home: Path,
 ) -> None:
-    prepare(home, crab=PROMPT + declared("beach"))
+    prepare_agents(home, crab=PROMPT + format_declaration("beach"))
     async with (
         process(home, "--tcp", "off") as daemon,
         connect(home=home, timeout=PATIENCE) as client,
     ):
-        await heard(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
-        (host,) = children(daemon.process.pid)
+        await collect_mcp_events(client, ("crab", "beach", wire.MCP_EVENT_KIND_CONNECTED))
+        (host,) = list_children(daemon.process.pid)
         async with aclosing(client.subscribe_mcp_events()) as events:
-            await next_of(events)
+            await read_next_event(events)
             os.kill(host, 9)
-            failed = await next_of(events)
+            failed = await read_next_event(events)
             assert failed.kind == wire.MCP_EVENT_KIND_FAILED
             assert "the host process of MCP servers is gone" in failed.error
-            kinds = [(await next_of(events)).kind for _ in range(2)]
+            kinds = [(await read_next_event(events)).kind for _ in range(2)]
         assert kinds == [wire.MCP_EVENT_KIND_CONNECTING, wire.MCP_EVENT_KIND_CONNECTED]
         await client.ping()

@@ -16,27 +16,36 @@ import pytest
 
 from crabtalk.daemon.home import Home
 from crabtalk.daemon.subscriptions import SubscriptionFile
-from crabtalk.hooks.memories import name_of
-from crabtalk.memory import Add, Memory
+from crabtalk.hooks.memories import build_memory_name
+from crabtalk.memory import AddEntry, Memory
 from crabtalk.model.messages import Message
 from crabtalk.storage import (
-    Accepted,
+    AcceptedMessage,
+    ConversationMeta,
     FileStorage,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
     Storage,
-    log_name,
+    make_log_name,
     verify_log,
 )
 from crabtalk.storage.postgres import PostgresStorage
-from crabtalk.storage.records import encode
-from tests.daemon.command import WARM, installed
-from tests.postgres import Server, perform, with_parameters
-from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said, sealed
-from tests.warm import PIPE, Started
+from crabtalk.storage.records import encode_records
+from tests.daemon.command import CRABTALKD_PROGRAM, run_installed
+from tests.postgres import PostgresServer, execute_sql, with_parameters
+from tests.storage.samples import (
+    AT,
+    PAIR,
+    log_path,
+    make_every_kind,
+    make_marker,
+    make_message,
+    make_opening,
+    seal_records,
+)
+from tests.warm import PIPE, ForkedProcess
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
@@ -53,11 +62,11 @@ AGENT = '# mine\r\nprompt = """You are crab."""\r\n\r\n[hooks.memory]   # kept\n
 BROKEN = "prompt = 3 # no text\n"
 
 
-def talk(pair: Pair) -> list[Record]:
+def make_records(pair: Pair) -> list[Record]:
     text = "你好，世界 \0 \u2028 \x7f 🦀"
     return [
-        opening(pair, title="标题 \0 \\0"),
-        said(0, text),
+        make_opening(pair, title="标题 \0 \\0"),
+        make_message(0, text),
         MessageRecord(
             1, AT, Message("assistant", "好", agent="guest\n", opaque={"x": [1.5, None]})
         ),
@@ -65,30 +74,30 @@ def talk(pair: Pair) -> list[Record]:
     ]
 
 
-def compacted() -> list[Record]:
-    records: list[Record] = [opening(LONG)]
-    records += [said(number, f"{number} " * 40) for number in range(1500)]
-    records += [folded(1500), Meta(*LONG, AT, "Long", AT, 1500).snapshot()]
-    return [*records, *[said(number) for number in range(1500, 3000)]]
+def make_compacted_records() -> list[Record]:
+    records: list[Record] = [make_opening(LONG)]
+    records += [make_message(number, f"{number} " * 40) for number in range(1500)]
+    records += [make_marker(1500), ConversationMeta(*LONG, AT, "Long", AT, 1500).make_snapshot()]
+    return [*records, *[make_message(number) for number in range(1500, 3000)]]
 
 
-def write(home: Path, pair: Pair, data: bytes) -> Path:
-    path = log_of(home, pair)
+def write_log(home: Path, pair: Pair, data: bytes) -> Path:
+    path = log_path(home, pair)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
-def furnish(home: Path) -> dict[str, bytes]:
+def fill_home(home: Path) -> dict[str, bytes]:
     """A home with all there can be in one. Its logs, as they are once they have been copied."""
     home.mkdir(mode=0o700)
     (home / "agents").mkdir()
     (home / "agents" / "crab.toml").write_bytes(AGENT.encode())
     (home / "agents" / "螃蟹.toml").write_text(BROKEN)
-    for name in ("crab", name_of("crab", "tg:1"), name_of("crab", NUL.sender)):
+    for name in ("crab", build_memory_name("crab", "tg:1"), build_memory_name("crab", NUL.sender)):
         path = home / "memory" / f"{name}.crmem"
         with Memory.open(path) as memory:
-            memory.apply(Add(f"of {name}", "content \0 您好", ("alias",)))
+            memory.apply(AddEntry(f"of {name}", "content \0 您好", ("alias",)))
             memory.archive("archived", "a summary")
     events = home / "events"
     events.mkdir()
@@ -98,17 +107,17 @@ def furnish(home: Path) -> dict[str, bytes]:
         'target_agent = "crab"\nonce = true\n'
     )
     logs = {
-        PAIR: sealed(every_kind()),
-        CJK: sealed(talk(CJK)),
-        NUL: sealed(talk(NUL)),
-        SLASHES: sealed(talk(SLASHES)),
-        LONG: sealed(compacted()),
+        PAIR: seal_records(make_every_kind()),
+        CJK: seal_records(make_records(CJK)),
+        NUL: seal_records(make_records(NUL)),
+        SLASHES: seal_records(make_records(SLASHES)),
+        LONG: seal_records(make_compacted_records()),
     }
-    paths = {pair: write(home, pair, data) for pair, data in logs.items()}
+    paths = {pair: write_log(home, pair, data) for pair, data in logs.items()}
     return {path.name: logs[pair] for pair, path in paths.items()}
 
 
-def kept(home: Path) -> dict[str, bytes]:
+def read_copied_files(home: Path) -> dict[str, bytes]:
     """All that was copied, by its path."""
     found = {
         str(path.relative_to(home)): path.read_bytes()
@@ -118,19 +127,19 @@ def kept(home: Path) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
-def logs_in(home: Path) -> dict[str, bytes]:
+def read_log_files(home: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in home.glob("sessions/*.jsonl")}
 
 
-async def migrate(home: Path, source: str, target: str, *words: str) -> tuple[int, str, str]:
-    return await WARM.said(
+async def run_migrate(home: Path, source: str, target: str, *words: str) -> tuple[int, str, str]:
+    return await CRABTALKD_PROGRAM.run_and_capture(
         "migrate", "--home", home, "--from", source, "--to", target, *words, patience=PATIENCE
     )
 
 
-async def migrated(home: Path, source: str, target: str) -> dict[str, Any]:
+async def migrate_and_count(home: Path, source: str, target: str) -> dict[str, Any]:
     """What there is of each kind, having succeeded."""
-    code, out, err = await migrate(home, source, target, "--json")
+    code, out, err = await run_migrate(home, source, target, "--json")
     assert code == 0, err
     known = json.loads(out)
     assert known["ok"] is True
@@ -140,16 +149,16 @@ async def migrated(home: Path, source: str, target: str) -> dict[str, Any]:
     return {kind: (each["source"], each["target"]) for kind, each in known["kinds"].items()}
 
 
-async def refused(home: Path, source: str, target: str) -> str:
+async def expect_refusal(home: Path, source: str, target: str) -> str:
     """The one sentence it says."""
-    code, out, err = await migrate(home, source, target)
+    code, out, err = await run_migrate(home, source, target)
     assert (code, out) == (1, ""), err
     assert err.startswith("crabtalkd: "), err
     assert err.count("\n") == 1, err
     return err
 
 
-async def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+async def fetch_rows(url: str, statement: str) -> list[tuple[Any, ...]]:
     connection = await asyncpg.connect(url)
     try:
         return [tuple(row) for row in await connection.fetch(statement)]
@@ -158,7 +167,7 @@ async def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 @asynccontextmanager
-async def in_database(home: Path, url: str) -> AsyncIterator[PostgresStorage]:
+async def open_database_storage(home: Path, url: str) -> AsyncIterator[PostgresStorage]:
     storage = PostgresStorage(home, url)
     try:
         await storage.open()
@@ -167,11 +176,11 @@ async def in_database(home: Path, url: str) -> AsyncIterator[PostgresStorage]:
         await storage.close()
 
 
-async def told(storage: Storage, pair: Pair) -> tuple[Any, ...]:
-    stored = await storage.read(pair)
+async def read_everything(storage: Storage, pair: Pair) -> tuple[Any, ...]:
+    stored = await storage.read_conversation(pair)
     assert stored is not None
-    page = await storage.page(pair, 0, 5000)
-    return stored.meta, stored.marker, stored.messages, page, await storage.archives(pair)
+    page = await storage.read_page(pair, 0, 5000)
+    return stored.meta, stored.marker, stored.messages, page, await storage.list_archives(pair)
 
 
 # ── There and back ─────────────────────────────────────────────────────────────────────────────
@@ -181,8 +190,8 @@ async def told(storage: Storage, pair: Pair) -> tuple[Any, ...]:
 async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    logs = furnish(home)
-    before = kept(home)
+    logs = fill_home(home)
+    before = read_copied_files(home)
     counts = {
         "agents": (2, 2),
         "memories": (3, 3),
@@ -190,12 +199,12 @@ async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
         "conversations": (5, 5),
         "entries": (sum(data.count(b"\n") for data in logs.values()),) * 2,
     }
-    assert await migrated(home, "file:", postgres_url) == counts
-    assert kept(home) == before
+    assert await migrate_and_count(home, "file:", postgres_url) == counts
+    assert read_copied_files(home) == before
     back = tmp_path / "back"
-    assert await migrated(back, postgres_url, "file:") == counts
-    assert kept(back) == before
-    assert logs_in(back) == logs
+    assert await migrate_and_count(back, postgres_url, "file:") == counts
+    assert read_copied_files(back) == before
+    assert read_log_files(back) == logs
     subscriptions = [
         await SubscriptionFile(each / "events" / "subscriptions.toml").load()
         for each in (home, back)
@@ -210,16 +219,16 @@ async def test_logs_without_checksums_come_back_with_valid_chains(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     home.mkdir(mode=0o700)
-    write(home, LONG, encode(compacted()))
-    half = encode(every_kind()[:4])
-    write(home, PAIR, half + sealed(every_kind()[4:], half))
-    await migrated(home, "file:", postgres_url)
-    bodies = await rows(postgres_url, "SELECT body FROM entries")
+    write_log(home, LONG, encode_records(make_compacted_records()))
+    half = encode_records(make_every_kind()[:4])
+    write_log(home, PAIR, half + seal_records(make_every_kind()[4:], half))
+    await migrate_and_count(home, "file:", postgres_url)
+    bodies = await fetch_rows(postgres_url, "SELECT body FROM entries")
     assert not any('"sum":' in body or '"prev":' in body for (body,) in bodies)
     back = tmp_path / "back"
-    await migrated(back, postgres_url, "file:")
-    assert log_of(back, LONG).read_bytes() == sealed(compacted())
-    assert log_of(back).read_bytes() == sealed(every_kind())
+    await migrate_and_count(back, postgres_url, "file:")
+    assert log_path(back, LONG).read_bytes() == seal_records(make_compacted_records())
+    assert log_path(back).read_bytes() == seal_records(make_every_kind())
     assert [verify_log(path) for path in back.glob("sessions/*.jsonl")] == [[], []]
 
 
@@ -227,23 +236,23 @@ async def test_logs_without_checksums_come_back_with_valid_chains(
 async def test_the_database_reads_as_the_files_did_and_goes_on_from_there(
     home: Path, postgres_url: str
 ) -> None:
-    furnish(home)
-    await migrated(home, "file:", postgres_url)
+    fill_home(home)
+    await migrate_and_count(home, "file:", postgres_url)
     files = FileStorage(home)
-    async with in_database(home, postgres_url) as storage:
+    async with open_database_storage(home, postgres_url) as storage:
         for pair in (PAIR, CJK, NUL, SLASHES, LONG):
-            assert await told(storage, pair) == await told(files, pair)
-            assert await storage.resolve(log_name(pair)) == pair
-        listed = dict(await storage.conversations())
-        assert listed == dict(await files.conversations())
-        await storage.append(LONG, [said(3000), folded(3001), said(3001)])
-        stored = await storage.read(LONG)
+            assert await read_everything(storage, pair) == await read_everything(files, pair)
+            assert await storage.resolve_handle(make_log_name(pair)) == pair
+        listed = dict(await storage.list_conversations())
+        assert listed == dict(await files.list_conversations())
+        await storage.append(LONG, [make_message(3000), make_marker(3001), make_message(3001)])
+        stored = await storage.read_conversation(LONG)
         assert stored is not None
         assert [message.id for message in stored.messages] == [3001]
         assert stored.meta.message_count == 3002
         new = await storage.subscriptions.add("tide", "crab", once=False)
         assert new.id > 7
-        assert (await storage.agents())[0][0].name == "crab"
+        assert (await storage.list_agents())[0][0].name == "crab"
     await files.close()
 
 
@@ -252,32 +261,36 @@ async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     home.mkdir(mode=0o700)
-    lines = encode([opening(), said(0), said(1)]).splitlines(keepends=True)
+    lines = encode_records([make_opening(), make_message(0), make_message(1)]).splitlines(
+        keepends=True
+    )
     damaged = b'{"kind":"message","id":1,\xff\x00\n'
-    torn = write(home, PAIR, b"".join([*lines[:2], damaged, b"\n", lines[2], b'{"kind":"mess']))
-    whole = write(home, CJK, encode([opening(CJK), said(0)])[:-1])  # lacks its line feed only
+    torn = write_log(home, PAIR, b"".join([*lines[:2], damaged, b"\n", lines[2], b'{"kind":"mess']))
+    whole = write_log(
+        home, CJK, encode_records([make_opening(CJK), make_message(0)])[:-1]
+    )  # lacks its line feed only
     extra = b'{"kind":"meta","title":"t","unknown":"\xff"}\n'
-    odd = write(home, GUEST, encode([opening(GUEST)]) + extra)
+    odd = write_log(home, GUEST, encode_records([make_opening(GUEST)]) + extra)
     nobody = home / "sessions" / "nobody-0123456789.jsonl"
-    nobody.write_bytes(encode([said(0)]))
+    nobody.write_bytes(encode_records([make_message(0)]))
     (home / "sessions" / "not ours.jsonl").write_bytes(lines[0])
     (home / "sessions" / "empty-0123456789.jsonl").touch()
     copy = home / "sessions" / "copy-0123456789.jsonl"
     copy.write_bytes(lines[0])
-    before = logs_in(home)
-    code, _, err = await migrate(home, "file:", postgres_url)
+    before = read_log_files(home)
+    code, _, err = await run_migrate(home, "file:", postgres_url)
     assert code == 0, err
     for name in (torn.name, nobody.name, "not ours.jsonl", copy.name):
         assert sum(name in line for line in err.splitlines()) >= 1, (name, err)
     assert "(1); they are left out" in err
     assert err.count("half a line") == 1
     assert torn.with_suffix(".damaged").read_bytes() == damaged
-    assert logs_in(home) == before
-    await migrated(tmp_path / "back", postgres_url, "file:")
-    assert logs_in(tmp_path / "back") == {
-        torn.name: sealed([opening(), said(0), said(1)]),
-        whole.name: sealed([opening(CJK), said(0)]),
-        odd.name: sealed([opening(GUEST), MetaRecord(title="t")]),
+    assert read_log_files(home) == before
+    await migrate_and_count(tmp_path / "back", postgres_url, "file:")
+    assert read_log_files(tmp_path / "back") == {
+        torn.name: seal_records([make_opening(), make_message(0), make_message(1)]),
+        whole.name: seal_records([make_opening(CJK), make_message(0)]),
+        odd.name: seal_records([make_opening(GUEST), MetaRecord(title="t")]),
     }
 
 
@@ -291,17 +304,17 @@ VALUES ('k', $1, '', '', '', '', '', 0, '{}', 1, pg_current_xact_id())
 """
 
 
-def many(home: Path) -> list[str]:
+def write_many_logs(home: Path) -> list[str]:
     """The handles of more conversations than are written at once, as they are sorted."""
     home.mkdir(mode=0o700)
     pairs = [Pair("crab", f"sender {number}") for number in range(CONVERSATIONS)]
     for pair in pairs:
-        write(home, pair, sealed([opening(pair), said(0), said(1)]))
-    return sorted(map(log_name, pairs))
+        write_log(home, pair, seal_records([make_opening(pair), make_message(0), make_message(1)]))
+    return sorted(map(make_log_name, pairs))
 
 
 @asynccontextmanager
-async def held_up(url: str, statement: str, *values: Any) -> AsyncIterator[None]:
+async def block_writers(url: str, statement: str, *values: Any) -> AsyncIterator[None]:
     """Whoever writes what this writes waits until the end, when it is taken back."""
     connection = await asyncpg.connect(url)
     try:
@@ -315,9 +328,9 @@ async def held_up(url: str, statement: str, *values: Any) -> AsyncIterator[None]
 WAITING = "SELECT 1 FROM pg_locks WHERE locktype = '{}' AND NOT granted"
 
 
-async def waits_for(url: str, lock: str, process: Started) -> None:
+async def wait_for_lock(url: str, lock: str, process: ForkedProcess) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await rows(url, WAITING.format(lock)):
+        while not await fetch_rows(url, WAITING.format(lock)):
             assert process.returncode is None, "it ended without waiting"
             await asyncio.sleep(0.01)
 
@@ -325,54 +338,54 @@ async def waits_for(url: str, lock: str, process: Started) -> None:
 @pytest.mark.req("migrate.again")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 async def test_ended_in_the_middle_it_is_run_again_and_goes_on(
-    home: Path, private_postgres: Server, number: int, status: int
+    home: Path, private_postgres: PostgresServer, number: int, status: int
 ) -> None:
     url = private_postgres.url
-    handles = many(home)
-    async with in_database(home, url):
+    handles = write_many_logs(home)
+    async with open_database_storage(home, url):
         pass  # the tables are there
     words = ("migrate", "--home", home, "--from", "file:", "--to", url)
-    async with held_up(url, BEGUN, handles[-1]):
-        process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
-        await waits_for(url, "transactionid", process)
+    async with block_writers(url, BEGUN, handles[-1]):
+        process = CRABTALKD_PROGRAM.start(*words, stdout=PIPE, stderr=PIPE)
+        await wait_for_lock(url, "transactionid", process)
         process.send_signal(number)
         assert await process.wait() == status
     async with asyncio.timeout(PATIENCE):  # until the server has seen that it is gone
-        while await rows(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
+        while await fetch_rows(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
             await asyncio.sleep(0.01)
-    written = await rows(url, "SELECT handle FROM conversations")
+    written = await fetch_rows(url, "SELECT handle FROM conversations")
     assert 0 < len(written) < CONVERSATIONS
-    ids = await rows(url, "SELECT handle, id FROM conversations")
-    found = await migrated(home, "file:", url)
+    ids = await fetch_rows(url, "SELECT handle, id FROM conversations")
+    found = await migrate_and_count(home, "file:", url)
     assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
     assert found["entries"] == (3 * CONVERSATIONS, 3 * CONVERSATIONS)
     # What was there was not written again.
-    assert set(ids) < set(await rows(url, "SELECT handle, id FROM conversations"))
-    assert await migrated(home, "file:", url) == found
+    assert set(ids) < set(await fetch_rows(url, "SELECT handle, id FROM conversations"))
+    assert await migrate_and_count(home, "file:", url) == found
 
 
 @pytest.mark.req("migrate.again")
 async def test_a_disk_that_refuses_leaves_whole_logs_only_and_it_is_run_again(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    handles = many(home)
-    await migrated(home, "file:", postgres_url)
+    handles = write_many_logs(home)
+    await migrate_and_count(home, "file:", postgres_url)
     back = tmp_path / "back"
     obstacle = back / "sessions" / f"{handles[-1]}.jsonl"
     obstacle.mkdir(parents=True)
     back.chmod(0o700)
     (back / "sessions" / ".0.999999999.new").write_text("half a log of one that died")
-    code, out, err = await migrate(back, postgres_url, "file:")
+    code, out, err = await run_migrate(back, postgres_url, "file:")
     assert (code, out) == (1, "")
     assert "cannot use" in err
     obstacle.rmdir()
-    written = logs_in(back)
+    written = read_log_files(back)
     assert 0 < len(written) < CONVERSATIONS
-    assert written.items() < logs_in(home).items()
+    assert written.items() < read_log_files(home).items()
     assert {path.suffix for path in back.glob("sessions/*")} == {".jsonl"}
-    found = await migrated(back, postgres_url, "file:")
+    found = await migrate_and_count(back, postgres_url, "file:")
     assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
-    assert logs_in(back) == logs_in(home)
+    assert read_log_files(back) == read_log_files(home)
 
 
 # ── Refusals ───────────────────────────────────────────────────────────────────────────────────
@@ -391,9 +404,9 @@ NAMED = {
     "an agent": "the agent crab, which is another in {home}",
     "a memory": "the memory crab, which is another in {home}",
     "a subscription": "the subscription 3, which is another in {home}",
-    "an entry": f"the conversation {log_name(LONG)}, which is another in {{home}}",
-    "a title": f"the conversation {log_name(PAIR)}, which is another in {{home}}",
-    "a marker": f"the conversation {log_name(LONG)}, which is another in {{home}}",
+    "an entry": f"the conversation {make_log_name(LONG)}, which is another in {{home}}",
+    "a title": f"the conversation {make_log_name(PAIR)}, which is another in {{home}}",
+    "a marker": f"the conversation {make_log_name(LONG)}, which is another in {{home}}",
 }
 
 
@@ -403,36 +416,36 @@ NAMED = {
 async def test_a_target_that_has_something_else_is_left_as_it_is(
     home: Path, postgres_url: str, what: str
 ) -> None:
-    furnish(home)
-    await migrated(home, "file:", postgres_url)
-    perform(postgres_url, CHANGES[what], "DELETE FROM conversations WHERE sender = 'tg:12345'")
+    fill_home(home)
+    await migrate_and_count(home, "file:", postgres_url)
+    execute_sql(postgres_url, CHANGES[what], "DELETE FROM conversations WHERE sender = 'tg:12345'")
     if what == "a title":
-        await migrated(home, "file:", postgres_url)
-        perform(postgres_url, CHANGES[what])
+        await migrate_and_count(home, "file:", postgres_url)
+        execute_sql(postgres_url, CHANGES[what])
     counting = "SELECT (SELECT count(*) FROM conversations), (SELECT count(*) FROM entries)"
-    before = await rows(postgres_url, counting)
-    err = await refused(home, "file:", postgres_url)
+    before = await fetch_rows(postgres_url, counting)
+    err = await expect_refusal(home, "file:", postgres_url)
     assert NAMED[what].format(home=home) in err
     assert "nothing was written" in err
-    assert await rows(postgres_url, counting) == before
+    assert await fetch_rows(postgres_url, counting) == before
 
 
 @pytest.mark.req("migrate.refuses.other")
 async def test_a_home_that_has_something_else_is_left_as_it_is(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    furnish(home)
-    await migrated(home, "file:", postgres_url)
+    fill_home(home)
+    await migrate_and_count(home, "file:", postgres_url)
     back = tmp_path / "back"
     back.mkdir(mode=0o700)
-    path = write(back, PAIR, encode(every_kind()[:-1]))
-    err = await refused(back, postgres_url, "file:")
-    assert f"the conversation {log_name(PAIR)}, which is another in " in err
-    assert logs_in(back) == {path.name: encode(every_kind()[:-1])}
+    path = write_log(back, PAIR, encode_records(make_every_kind()[:-1]))
+    err = await expect_refusal(back, postgres_url, "file:")
+    assert f"the conversation {make_log_name(PAIR)}, which is another in " in err
+    assert read_log_files(back) == {path.name: encode_records(make_every_kind()[:-1])}
     shutil.rmtree(back / "sessions")
-    write(back, GUEST, encode([opening(GUEST)]))
-    err = await refused(back, postgres_url, "file:")
-    assert f"the conversation {log_name(GUEST)}, which " in err
+    write_log(back, GUEST, encode_records([make_opening(GUEST)]))
+    err = await expect_refusal(back, postgres_url, "file:")
+    assert f"the conversation {make_log_name(GUEST)}, which " in err
     assert "has not" in err
 
 
@@ -441,16 +454,16 @@ async def test_a_copy_that_is_not_the_same_is_said_to_be_none(
     home: Path, postgres_url: str
 ) -> None:
     home.mkdir(mode=0o700)
-    write(home, PAIR, encode([opening(), said(0)]))
-    async with in_database(home, postgres_url):
+    write_log(home, PAIR, encode_records([make_opening(), make_message(0)]))
+    async with open_database_storage(home, postgres_url):
         pass  # the tables are there
-    perform(
+    execute_sql(
         postgres_url,
         "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN NEW.body := replace(NEW.body, 'message 0', 'message O'); RETURN NEW; END $$",
         "CREATE TRIGGER spoil BEFORE INSERT ON entries FOR EACH ROW EXECUTE FUNCTION spoil()",
     )
-    code, out, err = await migrate(home, "file:", postgres_url)
+    code, out, err = await run_migrate(home, "file:", postgres_url)
     assert code == 1
     lines = {line.split()[0]: line.split()[-1] for line in out.splitlines()[1:]}
     assert lines == {
@@ -466,48 +479,50 @@ async def test_a_copy_that_is_not_the_same_is_said_to_be_none(
 
 @pytest.mark.req("migrate.refuses.daemons")
 async def test_while_a_daemon_has_the_home_nothing_is_done(home: Path, postgres_url: str) -> None:
-    furnish(home)
+    fill_home(home)
     with Home(home):
         for sides in (("file:", postgres_url), (postgres_url, "file:")):
-            err = await refused(home, *sides)
+            err = await expect_refusal(home, *sides)
             assert f"another daemon (pid {os.getpid()}) already runs in {home}" in err
-    assert await rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
+    assert await fetch_rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
 
 
 @pytest.mark.req("migrate.refuses.daemons")
 async def test_while_a_daemon_uses_the_database_nothing_is_done(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    furnish(home)
-    async with in_database(tmp_path / "other", postgres_url):
+    fill_home(home)
+    async with open_database_storage(tmp_path / "other", postgres_url):
         for sides in (("file:", postgres_url), (postgres_url, "file:")):
-            err = await refused(home, *sides)
+            err = await expect_refusal(home, *sides)
             assert f"{tmp_path / 'other'}; stop all of them first" in err
-        assert await rows(postgres_url, "SELECT count(*) FROM conversations") == [(0,)]
-    await migrated(home, "file:", postgres_url)
+        assert await fetch_rows(postgres_url, "SELECT count(*) FROM conversations") == [(0,)]
+    await migrate_and_count(home, "file:", postgres_url)
 
 
 @pytest.mark.req("migrate.refuses.daemons")
-async def test_a_daemon_that_starts_meanwhile_waits(home: Path, private_postgres: Server) -> None:
+async def test_a_daemon_that_starts_meanwhile_waits(
+    home: Path, private_postgres: PostgresServer
+) -> None:
     url = private_postgres.url
-    handles = many(home)
-    async with in_database(home, url):
+    handles = write_many_logs(home)
+    async with open_database_storage(home, url):
         pass  # the tables are there
     (home / "agents").mkdir()
     (home / "agents" / "crab.toml").write_text(AGENT)
     words = ("migrate", "--home", home, "--from", "file:", "--to", url)
     storage = PostgresStorage(home, url)
-    async with held_up(url, "INSERT INTO agents VALUES ('crab', '')"):
-        process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
-        await waits_for(url, "transactionid", process)
-        another = await refused(home.parent / "back", url, "file:")
+    async with block_writers(url, "INSERT INTO agents VALUES ('crab', '')"):
+        process = CRABTALKD_PROGRAM.start(*words, stdout=PIPE, stderr=PIPE)
+        await wait_for_lock(url, "transactionid", process)
+        another = await expect_refusal(home.parent / "back", url, "file:")
         assert "somebody else is at work" in another
         starting = asyncio.ensure_future(storage.open())
-        await waits_for(url, "advisory", process)
+        await wait_for_lock(url, "advisory", process)
         assert not starting.done()
     async with asyncio.timeout(PATIENCE):
         await starting
-    assert len(await storage.conversations()) == len(handles)
+    assert len(await storage.list_conversations()) == len(handles)
     await storage.close()
     await process.communicate()
 
@@ -519,10 +534,10 @@ async def test_a_daemon_that_starts_meanwhile_waits(home: Path, private_postgres
 async def test_at_the_end_there_is_a_table_and_what_to_write_into_the_configuration(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    furnish(home)
+    fill_home(home)
     url = postgres_url.replace("crabtalk@", "crabtalk:geheim%21@", 1)
     words = ("migrate", "--home", home, "--from", "file:", "--to", url)
-    code, out, err = await installed(*words)
+    code, out, err = await run_installed(*words)
     assert code == 0, err
     heading, *lines = (line.split() for line in out.splitlines())
     assert heading == ["source", "target", "hash"]
@@ -538,18 +553,18 @@ async def test_at_the_end_there_is_a_table_and_what_to_write_into_the_configurat
     assert '[storage]\nurl = "postgresql://crabtalk:********@' in err
     assert "geheim" not in out + err
     assert "\r" not in err
-    code, _, err = await migrate(tmp_path / "back", url, "file:")
+    code, _, err = await run_migrate(tmp_path / "back", url, "file:")
     assert code == 0, err
     assert '[storage]\nurl = "file:"\n' in err
 
 
 @pytest.mark.req("migrate.verified")
 async def test_on_a_terminal_it_says_how_far_it_is(home: Path, postgres_url: str) -> None:
-    furnish(home)
+    fill_home(home)
     master, slave = pty.openpty()
     words = ("migrate", "--home", home, "--from", "file:", "--to", postgres_url)
     try:
-        process = WARM.start(*words, stdout=PIPE, stderr=slave)
+        process = CRABTALKD_PROGRAM.start(*words, stdout=PIPE, stderr=slave)
         async with asyncio.timeout(PATIENCE):
             out, _ = await process.communicate()
         screen = os.read(master, 65536).decode()
@@ -577,7 +592,7 @@ async def test_what_is_no_pair_of_addresses_is_a_sentence_without_them(
     home: Path, source: str, target: str
 ) -> None:
     home.mkdir(mode=0o700)
-    code, out, err = await migrate(home, source, target)
+    code, out, err = await run_migrate(home, source, target)
     assert (code, out) == (2, "")
     assert "--from" in err or "--to" in err
     assert "geheim" not in err
@@ -585,7 +600,7 @@ async def test_what_is_no_pair_of_addresses_is_a_sentence_without_them(
 
 @pytest.mark.req("migrate.sentences")
 async def test_a_home_that_is_not_there_is_not_made(home: Path, postgres_url: str) -> None:
-    code, _, err = await migrate(home, "file:", postgres_url)
+    code, _, err = await run_migrate(home, "file:", postgres_url)
     assert code == 2
     assert f"there is no home {home}" in err
     assert not home.exists()
@@ -595,26 +610,26 @@ async def test_a_home_that_is_not_there_is_not_made(home: Path, postgres_url: st
 async def test_a_database_without_anything_of_ours_is_a_sentence(
     home: Path, postgres_url: str
 ) -> None:
-    err = await refused(home, postgres_url, "file:")
+    err = await expect_refusal(home, postgres_url, "file:")
     assert "nothing of crabtalk is in " in err
-    assert await rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
-    err = await refused(home, "postgresql://crabtalk@/none?host=/nowhere", "file:")
+    assert await fetch_rows(postgres_url, "SELECT to_regclass('crabtalk_schema')") == [(None,)]
+    err = await expect_refusal(home, "postgresql://crabtalk@/none?host=/nowhere", "file:")
     assert "cannot be used now ([Errno 2] No such file" in err
     missing = with_parameters(postgres_url, search_path="none_such")
     home.mkdir(mode=0o700, exist_ok=True)
-    assert "search_path" in await refused(home, "file:", missing)
+    assert "search_path" in await expect_refusal(home, "file:", missing)
 
 
 @pytest.mark.req("migrate.sentences")
 async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
-    home: Path, private_postgres: Server
+    home: Path, private_postgres: PostgresServer
 ) -> None:
-    furnish(home)
+    fill_home(home)
     url = private_postgres.url
     private_postgres.stop()
-    assert "cannot be used now" in await refused(home, "file:", url)
+    assert "cannot be used now" in await expect_refusal(home, "file:", url)
     private_postgres.start()
-    await migrated(home, "file:", url)
+    await migrate_and_count(home, "file:", url)
 
 
 # ── Accepted messages ──────────────────────────────────────────────────────────────────────────
@@ -624,13 +639,13 @@ async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
 async def test_what_a_killed_daemon_had_accepted_is_moved_too(
     home: Path, postgres_url: str
 ) -> None:
-    write(home, PAIR, encode([opening(), said(0)]))
+    write_log(home, PAIR, encode_records([make_opening(), make_message(0)]))
     storage = FileStorage(home)
-    await storage.accept(Accepted(*PAIR, "r1", "wait for me", AT))
+    await storage.accept_message(AcceptedMessage(*PAIR, "r1", "wait for me", AT))
     await storage.close()
-    assert (await migrated(home, "file:", postgres_url))["conversations"] == (1, 1)
-    async with in_database(home, postgres_url) as database:
-        page = await database.page(PAIR, 0, 10)
+    assert (await migrate_and_count(home, "file:", postgres_url))["conversations"] == (1, 1)
+    async with open_database_storage(home, postgres_url) as database:
+        page = await database.read_page(PAIR, 0, 10)
         assert page is not None
         assert [record.message.text for record in page.messages] == ["message 0", "wait for me"]
 
@@ -639,8 +654,8 @@ async def test_what_a_killed_daemon_had_accepted_is_moved_too(
 async def test_a_database_with_accepted_messages_is_not_moved_before_they_are_closed(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
-    async with in_database(home, postgres_url) as database:
-        await database.accept(Accepted(*PAIR, "r1", "wait for me", AT))
+    async with open_database_storage(home, postgres_url) as database:
+        await database.accept_message(AcceptedMessage(*PAIR, "r1", "wait for me", AT))
     empty = tmp_path / "empty"
     empty.mkdir(0o700)
-    assert "1 accepted messages" in await refused(empty, postgres_url, "file:")
+    assert "1 accepted messages" in await expect_refusal(empty, postgres_url, "file:")

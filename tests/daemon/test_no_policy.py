@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import wire
-from tests.daemon.served import ending, messages, served, shown, told
+from tests.daemon.served import (
+    collect_events,
+    get_stream_end,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+)
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
@@ -18,16 +24,16 @@ FULL = 10_000_000  # tokens: more than any model reads
 @pytest.mark.req("conv.no_policy")
 async def test_however_full_a_context_is_the_model_is_asked_for_turns_alone(tmp_path: Path) -> None:
     """Nothing is folded, named or recalled: each turn is one request, with all that was said."""
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for number in range(TURNS):
-            events = await told(client.stream("crab", f"!say {number}\n!usage {FULL} 1"))
+            events = await collect_events(client.stream("crab", f"!say {number}\n!usage {FULL} 1"))
             used = [event.usage for event in events if isinstance(event, wire.ContextUsageEvent)]
             assert [usage.prompt_tokens for usage in used] == [FULL]
-        assert daemon.model.asked == TURNS
-        assert [len(shown(request)) for request in daemon.model.requests] == [
+        assert daemon.model.request_count == TURNS
+        assert [len(list_request_messages(request)) for request in daemon.model.requests] == [
             1 + 2 * number + 1 for number in range(TURNS)
         ]
-        assert len(await messages(client, "crab")) == 2 * TURNS
+        assert len(await read_conversation(client, "crab")) == 2 * TURNS
         assert list((await client.list_archives("crab")).archives) == []
         assert list((await client.list_memory("crab")).entries) == []
         (conversation,) = (await client.list_conversations()).conversations
@@ -36,9 +42,9 @@ async def test_however_full_a_context_is_the_model_is_asked_for_turns_alone(tmp_
 
 @pytest.mark.req("conv.no_policy")
 async def test_a_turn_that_failed_is_not_tried_again(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say so far\n!cut"))
-        assert ending(events).stop_reason == wire.STOP_REASON_ERROR
-        assert daemon.model.asked == 1
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(client.stream("crab", "!say so far\n!cut"))
+        assert get_stream_end(events).stop_reason == wire.STOP_REASON_ERROR
+        assert daemon.model.request_count == 1
         await client.send("crab", "hello")
-        assert daemon.model.asked == 2
+        assert daemon.model.request_count == 2

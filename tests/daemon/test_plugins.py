@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import connect
-from tests.daemon.test_process import daemon
+from tests.daemon.test_process import spawn_daemon
 
 MODULE = """
-from crabtalk.hooks import Tool, ToolHook
-class Count(Tool):
+from crabtalk.hooks import AgentTool, ToolHook
+class Count(AgentTool):
     "Count the stones."
     name = "count_stones"
     async def run(self, call, hook):
@@ -33,7 +33,7 @@ async def test_hooks_of_other_distributions_are_loaded_and_those_that_fail_are_n
     (site / "stones-1.0.dist-info" / "entry_points.txt").write_text(POINTS)
     (site / "stones.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
-    async with daemon(home, "--tcp", "off"), connect(home=home) as client:
+    async with spawn_daemon(home, "--tcp", "off"), connect(home=home) as client:
         problems = list((await client.get_stats()).problems)
         assert len(problems) == 2
         assert any("bad" in problem and "no stones today" in problem for problem in problems)

@@ -19,21 +19,21 @@ import crabtalk
 from crabtalk.client import CannotConnectError, DaemonNotRunningError, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
-from tests.daemon.command import CRABTALKD, WARM
-from tests.scripted import RawPeer, ping
-from tests.warm import PATIENCE, PIPE, Started
+from tests.daemon.command import CRABTALKD, CRABTALKD_PROGRAM
+from tests.scripted import RawPeer, make_ping
+from tests.warm import PATIENCE, PIPE, ForkedProcess
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
 
-class Daemon:
+class SpawnedDaemon:
     def __init__(
-        self, process: Started | asyncio.subprocess.Process, home: Path, ready: str
+        self, process: ForkedProcess | asyncio.subprocess.Process, home: Path, ready: str
     ) -> None:
         self.process = process
-        self.run = RunFiles.of(home)
-        self.ready = ready
+        self.run_files = RunFiles.for_home(home)
+        self.ready_line = ready
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.returncode is None:
@@ -42,31 +42,33 @@ class Daemon:
 
     @property
     def port(self) -> int:
-        return int(self.run.port.read_text())
+        return int(self.run_files.port_path.read_text())
 
 
 @asynccontextmanager
-async def daemon(home: Path, *options: str, is_installed: bool = False) -> AsyncIterator[Daemon]:
+async def spawn_daemon(
+    home: Path, *options: str, is_installed: bool = False
+) -> AsyncIterator[SpawnedDaemon]:
     words = ("run", "--home", str(home), *options)
-    process: Started | asyncio.subprocess.Process
+    process: ForkedProcess | asyncio.subprocess.Process
     if is_installed:
         process = await asyncio.create_subprocess_exec(CRABTALKD, *words, stderr=PIPE)
     else:
-        process = WARM.start(*words, stderr=PIPE)
+        process = CRABTALKD_PROGRAM.start(*words, stderr=PIPE)
     assert process.stderr is not None
     try:
         ready = (await process.stderr.readline()).decode()
         assert "crabtalkd is ready" in ready, ready + (await process.stderr.read()).decode()
-        yield Daemon(process, home, ready)
+        yield SpawnedDaemon(process, home, ready)
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
 
 
-async def refused(home: Path, *options: str) -> str:
+async def expect_start_failure(home: Path, *options: str) -> str:
     """What a daemon says that does not start."""
-    status, _, stderr = await WARM.said("run", "--home", home, *options)
+    status, _, stderr = await CRABTALKD_PROGRAM.run_and_capture("run", "--home", home, *options)
     assert status == 1
     return stderr
 
@@ -77,25 +79,25 @@ ANY_PORT = ("--tcp", "127.0.0.1:0")
 @pytest.mark.req("daemon.start.binds")
 @pytest.mark.req("trust.tcp.loopback")
 async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
-    async with daemon(home, *ANY_PORT, is_installed=True) as running:
-        assert f"{running.run.socket}, 127.0.0.1:{running.port}\n" in running.ready
+    async with spawn_daemon(home, *ANY_PORT, is_installed=True) as running:
+        assert f"{running.run_files.socket_path}, 127.0.0.1:{running.port}\n" in running.ready_line
         async with connect(home=home) as client:
             await client.ping()
             welcome = await client.hello()
             assert welcome.protocol_version == 1
             assert welcome.server_version == crabtalk.__version__
             assert (await client.get_stats()).uptime_secs < 60
-        token = running.run.token.read_text()
+        token = running.run_files.token_path.read_text()
         async with connect(f"tcp:127.0.0.1:{running.port}", token=token) as client:
             await client.ping()
 
 
 @pytest.mark.req("trust.uds.mode")
 async def test_what_it_publishes_is_private(home: Path) -> None:
-    async with daemon(home, *ANY_PORT) as running:
+    async with spawn_daemon(home, *ANY_PORT) as running:
         modes = {
             path.name: stat.S_IMODE(path.stat().st_mode)
-            for path in [home, *running.run.directory.iterdir(), running.run.directory]
+            for path in [home, *running.run_files.directory.iterdir(), running.run_files.directory]
         }
     assert modes == {
         "home": 0o700,
@@ -117,7 +119,7 @@ async def test_it_writes_nothing_outside_its_home(
     monkeypatch.setenv("HOME", str(elsewhere["user"]))
     monkeypatch.setenv("TMPDIR", str(elsewhere["tmp"]))
     monkeypatch.chdir(elsewhere["cwd"])
-    async with daemon(home, *ANY_PORT, is_installed=True) as running:
+    async with spawn_daemon(home, *ANY_PORT, is_installed=True) as running:
         async with connect(home=home) as client:
             await client.list_agents()  # answered when they are there
         await running.stop()
@@ -138,7 +140,7 @@ async def test_it_writes_nothing_outside_its_home(
 
 @pytest.mark.req("daemon.requests.unanswered")
 async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
-    async with daemon(home, "--tcp", "off"), connect(home=home) as client:
+    async with spawn_daemon(home, "--tcp", "off"), connect(home=home) as client:
         with pytest.raises(ServerError) as caught:
             await client.extension(b"anything")
         assert caught.value.code == 501
@@ -146,7 +148,7 @@ async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
 
 @pytest.mark.req("wire.get_config.gone")
 async def test_get_config_is_gone(home: Path) -> None:
-    async with daemon(home, "--tcp", "off"), connect(home=home) as client:
+    async with spawn_daemon(home, "--tcp", "off"), connect(home=home) as client:
         with pytest.raises(ServerError) as caught:
             await client.get_config()
         assert caught.value.code == 410
@@ -158,14 +160,17 @@ async def test_get_config_is_gone(home: Path) -> None:
 @pytest.mark.req("daemon.shutdown.order")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> None:
-    async with daemon(home, *ANY_PORT) as running:
-        peer = await RawPeer.unix(running.run.socket)
-        peer.send(ping())
+    async with spawn_daemon(home, *ANY_PORT) as running:
+        peer = await RawPeer.connect_unix(running.run_files.socket_path)
+        peer.send(make_ping())
         await peer.expect()
         assert await running.stop(number) == 0
         await peer.expect_close()
         await peer.close()
-        assert sorted(p.name for p in running.run.directory.iterdir()) == ["crabtalk.lock", "token"]
+        assert sorted(p.name for p in running.run_files.directory.iterdir()) == [
+            "crabtalk.lock",
+            "token",
+        ]
         assert running.process.stderr is not None
         assert await running.process.stderr.read() == b""
 
@@ -175,7 +180,7 @@ async def test_ctrl_c_before_it_is_ready_ends_it_without_a_word(home: Path) -> N
     """A configuration that does not come, for it is a pipe, keeps it there."""
     home.mkdir(0o700)
     os.mkfifo(home / "config.toml")
-    process = WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
+    process = CRABTALKD_PROGRAM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
     async with asyncio.timeout(PATIENCE):
         writing = None
         while writing is None:
@@ -197,17 +202,17 @@ async def test_ctrl_c_before_it_is_ready_ends_it_without_a_word(home: Path) -> N
 @pytest.mark.req("daemon.restart.recovers")
 @pytest.mark.req("transport.stale")
 async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
-    async with daemon(home, *ANY_PORT) as running:
-        token = running.run.token.read_text()
+    async with spawn_daemon(home, *ANY_PORT) as running:
+        token = running.run_files.token_path.read_text()
         await running.stop(signal.SIGKILL)
-        assert running.run.socket.exists()
-        assert running.run.port.exists()
+        assert running.run_files.socket_path.exists()
+        assert running.run_files.port_path.exists()
     with pytest.raises(DaemonNotRunningError):
         async with connect(home=home):
             pass
-    async with daemon(home, "--tcp", "off") as running:
-        assert not running.run.port.exists()
-        assert running.run.token.read_text() == token
+    async with spawn_daemon(home, "--tcp", "off") as running:
+        assert not running.run_files.port_path.exists()
+        assert running.run_files.token_path.read_text() == token
         async with connect(home=home) as client:
             await client.ping()
 
@@ -239,8 +244,8 @@ with Home(Path({str(home)!r})) as home, asyncio.Runner() as runner:
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=PIPE)
     assert process.stderr is not None
     assert b"ready" in await process.stderr.readline()
-    peer = await RawPeer.unix(RunFiles.of(home).socket)
-    peer.send(ping())
+    peer = await RawPeer.connect_unix(RunFiles.for_home(home).socket_path)
+    peer.send(make_ping())
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(30):
@@ -250,9 +255,9 @@ with Home(Path({str(home)!r})) as home, asyncio.Runner() as runner:
 
 
 async def test_files_of_a_daemon_that_came_after_are_left_alone(home: Path) -> None:
-    async with daemon(home, *ANY_PORT) as first:
-        shutil.rmtree(first.run.directory)
-        async with daemon(home, *ANY_PORT):
+    async with spawn_daemon(home, *ANY_PORT) as first:
+        shutil.rmtree(first.run_files.directory)
+        async with spawn_daemon(home, *ANY_PORT):
             assert await first.stop() == 0
             async with connect(home=home) as client:
                 await client.ping()
@@ -263,19 +268,21 @@ async def test_files_of_a_daemon_that_came_after_are_left_alone(home: Path) -> N
 
 @pytest.mark.req("home.one_daemon")
 async def test_a_second_daemon_says_why_and_leaves_the_first_alone(home: Path) -> None:
-    async with daemon(home, *ANY_PORT) as running:
-        said = await refused(home, *ANY_PORT)
+    async with spawn_daemon(home, *ANY_PORT) as running:
+        said = await expect_start_failure(home, *ANY_PORT)
         assert f"another daemon (pid {running.process.pid}) already runs in {home}" in said
         assert said.count("\n") == 1
         async with connect(home=home) as client:
             await client.ping()
-        token = running.run.token.read_text()
+        token = running.run_files.token_path.read_text()
         async with connect(f"tcp:127.0.0.1:{running.port}", token=token) as client:
             await client.ping()
 
 
 async def test_many_daemons_started_at_once_leave_one(home: Path) -> None:
-    processes = [WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE) for _ in range(6)]
+    processes = [
+        CRABTALKD_PROGRAM.start("run", "--home", home, *ANY_PORT, stderr=PIPE) for _ in range(6)
+    ]
     lines = await asyncio.gather(*(p.stderr.readline() for p in processes if p.stderr))
     ready = [p for p, line in zip(processes, lines, strict=True) if b"is ready" in line]
     assert len(ready) == 1
@@ -290,13 +297,13 @@ async def test_many_daemons_started_at_once_leave_one(home: Path) -> None:
 
 @pytest.mark.req("transport.stale")
 async def test_another_program_on_the_socket_is_left_alone(home: Path) -> None:
-    run = RunFiles.of(home)
+    run = RunFiles.for_home(home)
     run.directory.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(run.socket))
+        other.bind(str(run.socket_path))
         other.listen()
-        assert "another program answers" in await refused(home, "--tcp", "off")
-        assert run.socket.is_socket()
+        assert "another program answers" in await expect_start_failure(home, "--tcp", "off")
+        assert run.socket_path.is_socket()
 
 
 @pytest.mark.req("transport.tcp.port")
@@ -305,7 +312,7 @@ async def test_the_usual_port_is_stepped_over_when_another_program_has_it(home: 
         with suppress(OSError):  # then somebody else has it, which will do as well
             other.bind(("127.0.0.1", DEFAULT_PORT))
             other.listen()
-        async with daemon(home) as running:
+        async with spawn_daemon(home) as running:
             assert running.port >= DEFAULT_PORT
             assert running.port != DEFAULT_PORT or other.getsockname()[1] != DEFAULT_PORT
             async with connect(home=home) as client:
@@ -317,10 +324,10 @@ async def test_a_port_asked_for_in_particular_is_that_or_an_error(home: Path) ->
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        said = await refused(home, "--tcp", f"127.0.0.1:{taken}")
+        said = await expect_start_failure(home, "--tcp", f"127.0.0.1:{taken}")
         assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in said
         assert "choose another address with --tcp" in said
-        assert not RunFiles.of(home).socket.exists()
+        assert not RunFiles.for_home(home).socket_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -334,40 +341,42 @@ async def test_a_port_asked_for_in_particular_is_that_or_an_error(home: Path) ->
 async def test_a_bad_option_is_one_sentence_and_nothing_stays(
     home: Path, options: tuple[str, ...], sentence: str
 ) -> None:
-    said = await refused(home, *options)
+    said = await expect_start_failure(home, *options)
     assert sentence in said
     assert said.count("\n") == 1
-    assert not RunFiles.of(home).socket.exists()
+    assert not RunFiles.for_home(home).socket_path.exists()
 
 
 async def test_a_bad_certificate_is_named_and_nothing_stays(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
-    assert f"tls_cert {home}/c and tls_key {home}/k cannot be used" in await refused(
+    assert f"tls_cert {home}/c and tls_key {home}/k cannot be used" in await expect_start_failure(
         home, *ANY_PORT
     )
-    assert not RunFiles.of(home).socket.exists()
-    assert not RunFiles.of(home).port.exists()
+    assert not RunFiles.for_home(home).socket_path.exists()
+    assert not RunFiles.for_home(home).port_path.exists()
 
 
 async def test_a_token_it_cannot_use_is_named_with_the_remedy(home: Path) -> None:
-    RunFiles.of(home).token.mkdir(parents=True)
-    said = await refused(home, *ANY_PORT)
+    RunFiles.for_home(home).token_path.mkdir(parents=True)
+    said = await expect_start_failure(home, *ANY_PORT)
     assert f"cannot use the token in {home}/run/token: Is a directory; delete it" in said
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"x" * 2000])
 async def test_a_token_no_client_could_show_is_refused(home: Path, token: bytes) -> None:
-    run = RunFiles.of(home)
+    run = RunFiles.for_home(home)
     run.directory.mkdir(parents=True)
-    run.token.write_bytes(token)
-    assert f"cannot use the token in {run.token}" in await refused(home, *ANY_PORT)
+    run.token_path.write_bytes(token)
+    assert f"cannot use the token in {run.token_path}" in await expect_start_failure(
+        home, *ANY_PORT
+    )
 
 
 async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text("[daemon]\ntpc = 1\n")
-    process = WARM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
+    process = CRABTALKD_PROGRAM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
     assert process.stderr is not None
     assert b"has tpc in [daemon], which means nothing" in await process.stderr.readline()
     assert b"is ready" in await process.stderr.readline()
@@ -388,11 +397,11 @@ async def test_with_tls_it_serves_other_machines(home: Path) -> None:
     (home / "config.toml").write_text('[daemon]\ntls_cert = "c.pem"\ntls_key = "k.pem"\n')
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    async with daemon(home, "--tcp", "0.0.0.0:0") as running:
-        assert "with TLS" in running.ready
-        assert not running.run.port.exists()  # local clients have the socket
-        port = running.ready.rsplit(":", 1)[1].split()[0]
-        token = running.run.token.read_text()
+    async with spawn_daemon(home, "--tcp", "0.0.0.0:0") as running:
+        assert "with TLS" in running.ready_line
+        assert not running.run_files.port_path.exists()  # local clients have the socket
+        port = running.ready_line.rsplit(":", 1)[1].split()[0]
+        token = running.run_files.token_path.read_text()
         async with connect(f"tls:127.0.0.1:{port}", token=token, tls=context) as client:
             await client.ping()
         with pytest.raises(ServerError, match="401"):
@@ -411,10 +420,10 @@ async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Pat
     process = await asyncio.create_subprocess_shell(limited, stderr=PIPE)
     assert process.stderr is not None
     assert b"ready" in await process.stderr.readline()
-    peers = [await RawPeer.unix(RunFiles.of(home).socket) for _ in range(150)]
+    peers = [await RawPeer.connect_unix(RunFiles.for_home(home).socket_path) for _ in range(150)]
     answers: list[wire.ServerMessage | None] = []
     for peer in peers:
-        peer.send(ping())
+        peer.send(make_ping())
         answers.append(await peer.read())
     kinds = [a.WhichOneof("msg") if a else None for a in answers]
     # 256 are for its own files and for callers at the doors; then each takes one, its turn two.

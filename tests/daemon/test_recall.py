@@ -6,17 +6,17 @@ import pytest
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from tests.daemon.served import refused, served
+from tests.daemon.served import expect_error_code, run_daemon
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
 
 
-def entry(name: str, content: str = "c", **more: object) -> wire.MemoryEntry:
+def make_entry(name: str, content: str = "c", **more: object) -> wire.MemoryEntry:
     return wire.MemoryEntry(name=name, content=content, **{"kind": "note", **more})  # type: ignore[arg-type]
 
 
-async def names(client: Client, **options: object) -> list[str]:
+async def list_names(client: Client, **options: object) -> list[str]:
     page = await client.list_memory("crab", **options)  # type: ignore[arg-type]
     return [found.name for found in page.entries]
 
@@ -24,11 +24,11 @@ async def names(client: Client, **options: object) -> list[str]:
 @pytest.mark.req("memory.request.search")
 async def test_hits_come_whole_with_their_scores(tmp_path: Path) -> None:
     entries = [
-        entry("tide", "low at noon", aliases=["ebb"], created_at=1_700_000_000),
-        entry("old", "ebb and flow", kind="archive"),
-        entry("moon", "full"),
+        make_entry("tide", "low at noon", aliases=["ebb"], created_at=1_700_000_000),
+        make_entry("old", "ebb and flow", kind="archive"),
+        make_entry("moon", "full"),
     ]
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.replace_memory("crab", entries)
         hits = (await client.search_memory("crab", "ebb at noon")).hits
         assert [hit.name for hit in hits] == ["tide", "old"]
@@ -41,26 +41,26 @@ async def test_hits_come_whole_with_their_scores(tmp_path: Path) -> None:
         assert hits[0].created_at == "2023-11-14T22:13:20Z"
         assert len((await client.search_memory("crab", "ebb", limit=1)).hits) == 1
         assert list((await client.search_memory("crab", "")).hits) == []
-        assert await refused(client.search_memory("nobody", "ebb")) == 404
+        assert await expect_error_code(client.search_memory("nobody", "ebb")) == 404
 
 
 @pytest.mark.req("memory.request.list")
 async def test_entries_are_listed_or_one_is_looked_up_by_name_or_alias(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert await names(client) == []
-        await client.replace_memory("crab", [entry("b", aliases=["x"]), entry("a")])
-        assert await names(client) == ["b", "a"]
-        assert await names(client, name="x") == ["b"]
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert await list_names(client) == []
+        await client.replace_memory("crab", [make_entry("b", aliases=["x"]), make_entry("a")])
+        assert await list_names(client) == ["b", "a"]
+        assert await list_names(client, name="x") == ["b"]
         with pytest.raises(ServerError, match="remembers nothing called 'y'") as caught:
-            await names(client, name="y")
+            await list_names(client, name="y")
         assert caught.value.code == 404
-        assert await refused(client.list_memory("nobody")) == 404
+        assert await expect_error_code(client.list_memory("nobody")) == 404
 
 
 @pytest.mark.req("memory.request.list")
 async def test_a_large_memory_comes_in_pages(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        large = [entry(f"n{number}", "x" * 1_000_000) for number in range(10)]
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        large = [make_entry(f"n{number}", "x" * 1_000_000) for number in range(10)]
         await client.replace_memory("crab", large)
         found: list[str] = []
         after: int | None = None
@@ -77,18 +77,18 @@ async def test_a_large_memory_comes_in_pages(tmp_path: Path) -> None:
 
 @pytest.mark.req("memory.request.replace")
 async def test_a_replacement_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await client.replace_memory("crab", [entry("a"), entry("t", kind="topic")])
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await client.replace_memory("crab", [make_entry("a"), make_entry("t", kind="topic")])
         for wrong in (
-            [entry("b"), entry("b")],
-            [entry("b"), entry("c", aliases=["b"])],
-            [entry("b", aliases=["b"])],
-            [entry("b"), entry("")],
-            [entry("b", kind="poem")],
-            [entry("b", "x" * (1024 * 1024 + 1))],
+            [make_entry("b"), make_entry("b")],
+            [make_entry("b"), make_entry("c", aliases=["b"])],
+            [make_entry("b", aliases=["b"])],
+            [make_entry("b"), make_entry("")],
+            [make_entry("b", kind="poem")],
+            [make_entry("b", "x" * (1024 * 1024 + 1))],
         ):
-            assert await refused(client.replace_memory("crab", wrong)) == 400
-            assert await names(client) == ["a", "t"]
+            assert await expect_error_code(client.replace_memory("crab", wrong)) == 400
+            assert await list_names(client) == ["a", "t"]
         await client.replace_memory("crab", [])
-        assert await names(client) == []
-        assert await refused(client.replace_memory("nobody", [])) == 404
+        assert await list_names(client) == []
+        assert await expect_error_code(client.replace_memory("nobody", [])) == 404

@@ -13,34 +13,34 @@ from hypothesis import strategies as st
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
-from crabtalk.storage import Pair, log_name
+from crabtalk.storage import Pair, make_log_name
 from tests.daemon.served import (
     AGENTS,
     CONFIG,
-    Served,
-    becomes,
-    calling,
-    messages,
-    prepare,
-    refused,
-    served,
-    told,
-    until,
-    within,
+    InProcessDaemon,
+    collect_events,
+    expect_error_code,
+    prepare_home,
+    read_conversation,
+    run_daemon,
+    script_tool_calls,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
 from tests.model_server import model_server
 
 USER = Pair("crab", "user")
-Seen = tuple[int, str, str]  # position, kind, and what tells it from others
+SeenRecord = tuple[int, str, str]  # position, kind, and what tells it from others
 
 
-class Mirror:
+class RecordMirror:
     """Follows a conversation as a program would, and remembers what it saw."""
 
     def __init__(self, client: Client, choose: random.Random) -> None:
         self._client = client
         self._random = choose
-        self.seen: list[Seen] = []
+        self.seen: list[SeenRecord] = []
         self.position: int | None = None
         self.log_id: str | None = None
         self.restarts = 0
@@ -56,19 +56,19 @@ class Mirror:
         if page.restarted:
             self.seen.clear()
             self.restarts += 1
-        self.seen += map(described, page.records)
+        self.seen += map(describe_record, page.records)
         positions = [record.position for record in page.records]
         assert all(at < page.next_position for at in positions)
         self.position, self.log_id = page.next_position, page.log_id
         return page.has_more
 
-    async def catch_up(self) -> list[Seen]:
+    async def catch_up(self) -> list[SeenRecord]:
         while await self.read_page():
             pass
         return self.seen
 
 
-def described(record: wire.ConversationRecord) -> Seen:
+def describe_record(record: wire.ConversationRecord) -> SeenRecord:
     kind = record.WhichOneof("record")
     match kind:
         case "message":
@@ -84,18 +84,18 @@ def described(record: wire.ConversationRecord) -> Seen:
     return record.position, kind, detail
 
 
-def in_the_log(path: Path) -> list[Seen]:
+def read_log_file(path: Path) -> list[SeenRecord]:
     """What a mirror is to see, read from the file itself."""
-    found: list[Seen] = []
+    found: list[SeenRecord] = []
     position = 0
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
-            found += [(position, *shown) for shown in visible(json.loads(line))]
+            found += [(position, *shown) for shown in select_visible(json.loads(line))]
         position += len(line)
     return found
 
 
-def visible(record: dict[str, Any]) -> list[tuple[str, str]]:
+def select_visible(record: dict[str, Any]) -> list[tuple[str, str]]:
     match record["kind"]:
         case "message":
             message = record["message"]
@@ -109,24 +109,24 @@ def visible(record: dict[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-async def ends(client: Client, sender: str = "") -> list[wire.RunEndRecord]:
+async def list_run_ends(client: Client, sender: str = "") -> list[wire.RunEndRecord]:
     page = await client.list_records("crab", sender=sender, limit=500)
     return [record.run_end for record in page.records if record.HasField("run_end")]
 
 
-async def look(call: ToolDispatch) -> str:
+async def look_around(call: ToolDispatch) -> str:
     return "waves"
 
 
-def log_path(home: Path) -> Path:
-    return home / "sessions" / f"{log_name(USER)}.jsonl"
+def get_log_path(home: Path) -> Path:
+    return home / "sessions" / f"{make_log_name(USER)}.jsonl"
 
 
 @pytest.mark.req("delivery.records.ends")
 async def test_every_way_a_run_ends_is_a_record(tmp_path: Path) -> None:
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\nmax_iterations = 1\n'}
     async with (
-        served(tmp_path, agents=agents, tools={"look": look}) as daemon,
+        run_daemon(tmp_path, agents=agents, tools={"look": look_around}) as daemon,
         daemon.client() as client,
     ):
         scripts = {
@@ -134,19 +134,19 @@ async def test_every_way_a_run_ends_is_a_record(tmp_path: Path) -> None:
             "!say hello\n!length": wire.STOP_REASON_LENGTH,
             "!status 400 no": wire.STOP_REASON_ERROR,
             "!nothing": wire.STOP_REASON_NO_ACTION,
-            calling([("look", {})]): wire.STOP_REASON_MAX_ITERATIONS,
+            script_tool_calls([("look", {})]): wire.STOP_REASON_MAX_ITERATIONS,
         }
         runs: list[str] = []
         for number, script in enumerate(scripts):
-            start, *_ = await told(client.stream("crab", script, key=f"k{number}"))
+            start, *_ = await collect_events(client.stream("crab", script, key=f"k{number}"))
             assert isinstance(start, wire.StreamStart)
             runs.append(start.run_id)
         stream = client.stream("crab", "!say one\n!wait", key="killed")
-        runs.append((await until(stream, wire.StreamStart)).run_id)
+        runs.append((await wait_for_event(stream, wire.StreamStart)).run_id)
         await daemon.model.until_waiting()
         await client.kill("crab")
-        await told(stream)
-        found = await ends(client)
+        await collect_events(stream)
+        found = await list_run_ends(client)
         assert [end.run_id for end in found] == runs
         assert [end.stop_reason for end in found] == [
             *scripts.values(),
@@ -161,8 +161,13 @@ async def test_every_way_a_run_ends_is_a_record(tmp_path: Path) -> None:
 
 @pytest.mark.req("delivery.records.failed")
 async def test_a_failed_call_is_told_from_one_that_went_well(tmp_path: Path) -> None:
-    async with served(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
-        await told(client.stream("crab", calling([("look", {}), ("fly", {})]), key="k"))
+    async with (
+        run_daemon(tmp_path, tools={"look": look_around}) as daemon,
+        daemon.client() as client,
+    ):
+        await collect_events(
+            client.stream("crab", script_tool_calls([("look", {}), ("fly", {})]), key="k")
+        )
         page = await client.list_records("crab")
         tools = [r.message for r in page.records if r.message.role == "tool"]
         assert [tool.is_error for tool in tools] == [False, True]
@@ -180,20 +185,20 @@ async def test_a_failed_call_is_told_from_one_that_went_well(tmp_path: Path) -> 
 @settings(max_examples=15)
 @given(st.lists(st.sampled_from(["turn", "tool", "compact", "fresh", "title", "fail"]), max_size=8))
 def test_a_mirror_that_follows_by_positions_sees_exactly_the_log(acts: list[str]) -> None:
-    asyncio.run(follow_acts(acts))
+    asyncio.run(mirror_acts(acts))
 
 
-async def follow_acts(acts: list[str]) -> None:
+async def mirror_acts(acts: list[str]) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as scratch:
         async with (
-            served(Path(scratch), tools={"look": look}, summary="So. It was.") as daemon,
+            run_daemon(Path(scratch), tools={"look": look_around}, summary="So. It was.") as daemon,
             daemon.client() as client,
             daemon.client() as reading,
         ):
             await client.send("crab", "!say hello")
-            mirror = Mirror(reading, random.Random(len(acts)))
+            mirror = RecordMirror(reading, random.Random(len(acts)))
             is_over = asyncio.Event()
 
             async def follow() -> None:
@@ -202,23 +207,25 @@ async def follow_acts(acts: list[str]) -> None:
 
             following = asyncio.ensure_future(follow())
             for number, act in enumerate(acts):
-                await carry_out(client, number, act)
+                await perform_act(client, number, act)
             is_over.set()
-            await within(following)
-            assert await mirror.catch_up() == in_the_log(log_path(daemon.home))
+            await wait_with_timeout(following)
+            assert await mirror.catch_up() == read_log_file(get_log_path(daemon.home))
             assert mirror.restarts == 0
 
 
-async def carry_out(client: Client, number: int, act: str) -> None:
+async def perform_act(client: Client, number: int, act: str) -> None:
     match act:
         case "turn":
             await client.send("crab", f"!say hello {number}", key=f"k{number}")
         case "tool":
-            await told(client.stream("crab", calling([("look", {})], [("look", {})])))
+            await collect_events(
+                client.stream("crab", script_tool_calls([("look", {})], [("look", {})]))
+            )
         case "title":
             await client.set_title("crab", f"Title {number}")
         case "fail":
-            await told(client.stream("crab", "!status 400 no", key=f"k{number}"))
+            await collect_events(client.stream("crab", "!status 400 no", key=f"k{number}"))
         case _:
             await client.send("crab", "!say before")
             await client.compact("crab", fresh=act == "fresh")
@@ -226,25 +233,25 @@ async def carry_out(client: Client, number: int, act: str) -> None:
 
 @pytest.mark.req("delivery.records.restart")
 async def test_a_mirror_begins_anew_when_the_conversation_was_deleted(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.list_records("crab")) == 404
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.list_records("crab")) == 404
         await client.send("crab", "!say one")
-        mirror = Mirror(client, random.Random(1))
+        mirror = RecordMirror(client, random.Random(1))
         before = list(await mirror.catch_up())
         position = mirror.position
         (row,) = (await client.list_conversations()).conversations
         await client.delete_conversation(row.file_path)
-        assert await refused(client.list_records("crab")) == 404
+        assert await expect_error_code(client.list_records("crab")) == 404
         await asyncio.sleep(0.002)  # logs are told apart by when they began, in milliseconds
         await client.send("crab", "!say two, and a little more than that")
         after = await mirror.catch_up()
         assert mirror.restarts == 1
-        assert after == in_the_log(log_path(daemon.home))
+        assert after == read_log_file(get_log_path(daemon.home))
         assert after != before
         # A position that is none of this log, without the log's id.
         page = await client.list_records("crab", position=(position or 0) + 1)
         assert page.restarted
-        assert [described(record) for record in page.records] == after
+        assert [describe_record(record) for record in page.records] == after
         page = await client.list_records("crab", position=10**12)
         assert page.restarted
 
@@ -252,25 +259,25 @@ async def test_a_mirror_begins_anew_when_the_conversation_was_deleted(tmp_path: 
 @pytest.mark.req("delivery.records.order")
 @pytest.mark.on_files
 async def test_half_a_line_at_the_end_is_not_a_record_until_it_is_whole(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "!say one")
-        mirror = Mirror(client, random.Random(1))
+        mirror = RecordMirror(client, random.Random(1))
         seen = list(await mirror.catch_up())
-        path = log_path(daemon.home)
+        path = get_log_path(daemon.home)
         whole = path.read_bytes()
         with path.open("ab") as file:
             file.write(b'{"kind":"message","id":2,"at":"2026')
         assert await mirror.catch_up() == seen
         path.write_bytes(whole)
         await client.send("crab", "!say two")
-        assert await mirror.catch_up() == in_the_log(path)
+        assert await mirror.catch_up() == read_log_file(path)
         assert mirror.restarts == 0
 
 
 # ── Runs that a crash cut off ──────────────────────────────────────────────────────────────────
 
 
-def cut_off(path: Path, *, lines: int) -> None:
+def remove_last_lines(path: Path, *, lines: int) -> None:
     """As a kill leaves it: the last lines are missing."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lines]))
 
@@ -282,16 +289,16 @@ async def test_a_run_that_a_crash_cut_off_is_closed_by_whoever_asks_first(
     tmp_path: Path, how: str
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "!say zero", key="k0")
-            start, *_ = await told(client.stream("crab", "!say one", key="k"))
+            start, *_ = await collect_events(client.stream("crab", "!say one", key="k"))
             assert isinstance(start, wire.StreamStart)
-            mirror = Mirror(client, random.Random(1))
-        path = log_path(daemon.home)
-        cut_off(path, lines=3)  # the answer, the end, and the snapshot of the meta
+            mirror = RecordMirror(client, random.Random(1))
+        path = get_log_path(daemon.home)
+        remove_last_lines(path, lines=3)  # the answer, the end, and the snapshot of the meta
         before = path.read_bytes()
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            mirror = Mirror(client, random.Random(1))
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            mirror = RecordMirror(client, random.Random(1))
             (row,) = (await client.list_conversations()).conversations
             history = await client.get_conversation_history(row.file_path)
             assert path.read_bytes() == before  # a start closes nothing by itself
@@ -299,40 +306,42 @@ async def test_a_run_that_a_crash_cut_off_is_closed_by_whoever_asks_first(
                 case "messages":
                     await client.list_messages("crab")
                 case "attach":
-                    await told(client.attach("crab", key="k"))
+                    await collect_events(client.attach("crab", key="k"))
                 case "turn":
                     await client.send("crab", "!say two", key="k2")
                 case "steer":
-                    assert await refused(client.steer_session("crab", "x", key="s")) == 404
+                    assert (
+                        await expect_error_code(client.steer_session("crab", "x", key="s")) == 404
+                    )
             seen = await mirror.catch_up()
             assert path.read_bytes().startswith(before)
-            assert seen == in_the_log(path)
-            closed = [end for end in await ends(client) if end.run_id == start.run_id]
+            assert seen == read_log_file(path)
+            closed = [end for end in await list_run_ends(client) if end.run_id == start.run_id]
             assert [(e.interrupted, e.stop_reason) for e in closed] == [
                 (True, wire.STOP_REASON_ERROR)
             ]
             assert "the daemon ended while the agent was answering" in closed[0].error
             if how != "turn":
                 assert await client.get_conversation_history(row.file_path) == history
-            events = await told(client.stream("crab", "!say one", key="k"))
+            events = await collect_events(client.stream("crab", "!say one", key="k"))
             assert isinstance(events[-1], wire.StreamEnd)
             assert "the daemon ended while" in events[-1].error
-            assert await refused(client.send("crab", "!say one", key="k")) == 500
+            assert await expect_error_code(client.send("crab", "!say one", key="k")) == 500
             size = path.stat().st_size
             await mirror.catch_up()
             assert path.stat().st_size == size  # once
-            assert model.asked == 2 + (how == "turn")
+            assert model.request_count == 2 + (how == "turn")
 
 
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
 async def test_a_mirror_that_had_read_to_the_end_before_the_crash_is_told(tmp_path: Path) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            await told(client.stream("crab", "!say one", key="k"))
-        path = log_path(daemon.home)
-        cut_off(path, lines=3)
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            await collect_events(client.stream("crab", "!say one", key="k"))
+        path = get_log_path(daemon.home)
+        remove_last_lines(path, lines=3)
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             page = await client.list_records("crab", position=path.stat().st_size, log_id=None)
             assert not page.restarted
             kinds = [record.WhichOneof("record") for record in page.records]
@@ -343,18 +352,18 @@ async def test_a_mirror_that_had_read_to_the_end_before_the_crash_is_told(tmp_pa
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
 async def test_a_run_in_flight_is_not_closed_by_those_who_read(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
         stream = client.stream("crab", "!say one\n!wait\n!say two", key="k")
-        await until(stream, wire.StreamStart)
+        await wait_for_event(stream, wire.StreamStart)
         await daemon.model.until_waiting()
-        mirror = Mirror(other, random.Random(1))
+        mirror = RecordMirror(other, random.Random(1))
         for _ in range(5):
-            await within(mirror.catch_up())
-            await within(other.list_messages("crab"))
-        assert not await ends(other)
+            await wait_with_timeout(mirror.catch_up())
+            await wait_with_timeout(other.list_messages("crab"))
+        assert not await list_run_ends(other)
         daemon.model.release()
-        await told(stream)
-        assert [end.interrupted for end in await ends(other)] == [False]
+        await collect_events(stream)
+        assert [end.interrupted for end in await list_run_ends(other)] == [False]
 
 
 @pytest.mark.req("delivery.interrupted.closed")
@@ -362,8 +371,8 @@ async def test_a_run_in_flight_is_not_closed_by_those_who_read(tmp_path: Path) -
 async def test_a_log_of_an_earlier_version_without_runs_is_left_alone(tmp_path: Path) -> None:
     async with model_server() as model:
         home = tmp_path / "home"
-        prepare(home, AGENTS, CONFIG.replace("{url}", model.url))
-        path = log_path(home)
+        prepare_home(home, AGENTS, CONFIG.replace("{url}", model.url))
+        path = get_log_path(home)
         path.parent.mkdir()
         at = "2026-01-01T00:00:00.000Z"
         records = [
@@ -372,9 +381,9 @@ async def test_a_log_of_an_earlier_version_without_runs_is_left_alone(tmp_path: 
         ]
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
         before = path.read_bytes()
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            assert await messages(client, "crab") == [("user", "hi")]
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            assert await read_conversation(client, "crab") == [("user", "hi")]
             await client.list_records("crab")
             assert path.read_bytes() == before
-            assert isinstance(daemon, Served)
-            await becomes(lambda: daemon.daemon.runtime.running == 0)
+            assert isinstance(daemon, InProcessDaemon)
+            await wait_until(lambda: daemon.daemon.runtime.running_count == 0)

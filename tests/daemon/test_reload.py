@@ -9,15 +9,15 @@ from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
 from tests.daemon.served import (
     CONFIG,
-    becomes,
-    ending,
-    following,
-    refused,
-    said,
-    served,
-    shown,
-    told,
-    until,
+    collect_events,
+    collect_text,
+    expect_error_code,
+    follow_feed,
+    get_stream_end,
+    list_request_messages,
+    run_daemon,
+    wait_for_event,
+    wait_until,
 )
 from tests.model_server import model_server
 
@@ -27,25 +27,28 @@ pytestmark = pytest.mark.one_loop
 DOWN = CONFIG.replace("{url}", "http://127.0.0.1:1/v1")
 
 
-async def look(call: ToolDispatch) -> str:
+async def look_around(call: ToolDispatch) -> str:
     return "waves"
 
 
 @pytest.mark.req("reload.agents")
 async def test_agents_that_came_changed_or_went_are_seen_after_a_reload(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "before")
         daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
         daemon.agent_file("crab").write_text('prompt = "You are changed."\n')
         daemon.agent_file("twin").unlink()
-        assert await refused(client.send("owl", "hello")) == 404
+        assert await expect_error_code(client.send("owl", "hello")) == 404
         await client.reload()
         assert [agent.name for agent in (await client.list_agents()).agents] == ["crab", "owl"]
         await client.send("crab", "after")
         request = daemon.model.requests[-1]
-        assert shown(request)[:2] == [("system", "You are changed."), ("user", "before")]
+        assert list_request_messages(request)[:2] == [
+            ("system", "You are changed."),
+            ("user", "before"),
+        ]
         assert (await client.send("owl", "hello")).agent == "owl"
-        assert await refused(client.send("twin", "hello")) == 404
+        assert await expect_error_code(client.send("twin", "hello")) == 404
 
 
 @pytest.mark.req("reload.runs_go_on")
@@ -55,27 +58,27 @@ async def test_a_run_finishes_where_it_began_and_new_turns_go_to_the_new_provide
     """The feed and the steering of the run go on as well."""
     async with (
         model_server() as new,
-        served(tmp_path, tools={"look": look}) as daemon,
+        run_daemon(tmp_path, tools={"look": look_around}) as daemon,
         daemon.client() as client,
-        following(daemon) as feed,
+        follow_feed(daemon) as feed,
     ):
         running = client.stream("crab", "!wait\n!tool look {}", sender="old")
-        start = await until(running, wire.StreamStart)
+        start = await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
-        daemon.configure(CONFIG.replace("{url}", new.url))
+        daemon.write_config(CONFIG.replace("{url}", new.url))
         await client.reload()
         await client.steer_session("crab", "!say steered", sender="old")
         answer = await client.send("crab", "!say from the new one", sender="new")
         assert answer.content == "from the new one"
         daemon.model.release()
-        assert said(await told(running)) == "steered"
+        assert collect_text(await collect_events(running)) == "steered"
         assert len(daemon.model.requests) == 2
         assert len(new.requests) == 1
-        heard = await feed.until_done(2)
+        heard = await feed.wait_until_done(2)
         assert {event.run_id for event in heard if event.sender == "old"} == {start.run_id}
         assert (await client.send("crab", "hello", sender="old")).content == "heard: hello"
         assert len(new.requests) == 2
-        await becomes(lambda: not daemon.model.connections)  # the old one is let go of
+        await wait_until(lambda: not daemon.model.connections)  # the old one is let go of
 
 
 @pytest.mark.req("reload.model")
@@ -83,13 +86,13 @@ async def test_which_model_answers_is_known_again_after_a_reload_if_it_was_befor
     tmp_path: Path,
 ) -> None:
     any_model = CONFIG.replace('model = "scripted"\n', "")
-    async with served(tmp_path, config=any_model) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=any_model) as daemon, daemon.client() as client:
         await client.reload()
         assert not daemon.daemon.models.active  # nobody has needed one yet, so nobody looks
         await client.send("crab", "hello")
         daemon.model.models[:] = ["another"]
         await asyncio.gather(*(client.reload() for _ in range(5)))
-        await becomes(lambda: daemon.daemon.models.active == "another")
+        await wait_until(lambda: daemon.daemon.models.active == "another")
 
 
 @pytest.mark.req("reload.refused")
@@ -110,14 +113,14 @@ async def test_which_model_answers_is_known_again_after_a_reload_if_it_was_befor
 async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
     tmp_path: Path, broken: bytes
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "before")
         (daemon.home / "config.toml").write_bytes(broken)
         daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
-        assert await refused(client.reload()) == 500
+        assert await expect_error_code(client.reload()) == 500
         assert (await client.send("crab", "after")).content == "heard: after"
-        assert len(shown(daemon.model.requests[-1])) == 4
-        assert await refused(client.get_agent("owl")) == 404  # all of it or nothing
+        assert len(list_request_messages(daemon.model.requests[-1])) == 4
+        assert await expect_error_code(client.get_agent("owl")) == 404  # all of it or nothing
         assert list((await client.get_stats()).problems) == []
 
 
@@ -125,23 +128,26 @@ async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
 async def test_words_in_the_configuration_that_nobody_reads_are_a_problem_until_they_are_gone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with served(tmp_path, config=f"[daemn]\n{CONFIG}") as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, config=f"[daemn]\n{CONFIG}") as daemon,
+        daemon.client() as client,
+    ):
         told = f"{daemon.home}/config.toml has {{}}, which means nothing here and is ignored"
         await client.list_agents()  # answered when it is ready
         assert list((await client.get_stats()).problems) == [told.format("[daemn]")]
         url = daemon.model.url
-        daemon.configure(f'[daemon]\nmodl = "m"\n{CONFIG.replace("{url}", url)}')
+        daemon.write_config(f'[daemon]\nmodl = "m"\n{CONFIG.replace("{url}", url)}')
         await client.reload()
         assert list((await client.get_stats()).problems) == [told.format("modl in [daemon]")]
         assert told.format("modl in [daemon]") in caplog.messages
-        daemon.configure(CONFIG.replace("{url}", url))
+        daemon.write_config(CONFIG.replace("{url}", url))
         await client.reload()
         assert list((await client.get_stats()).problems) == []
 
 
 @pytest.mark.req("reload.runs_go_on")
 async def test_reloads_in_a_crowd_of_turns_disturb_none_of_them(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         async with asyncio.timeout(20):
             turns = asyncio.gather(
                 *(client.send("crab", f"turn {n}", sender=f"s{n % 5}") for n in range(40))
@@ -155,19 +161,19 @@ async def test_reloads_in_a_crowd_of_turns_disturb_none_of_them(tmp_path: Path) 
 async def test_a_provider_that_is_down_is_an_error_of_the_turn_and_of_nothing_else(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, config=DOWN) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=DOWN) as daemon, daemon.client() as client:
         await client.ping()
-        end = ending(await told(client.stream("crab", "hello")))
+        end = get_stream_end(await collect_events(client.stream("crab", "hello")))
         assert end.stop_reason == wire.STOP_REASON_ERROR
         assert end.error.startswith("llm: ")
-        assert await refused(client.send("crab", "are you there?")) == 500
-        assert await refused(client.compact("crab")) == 500
+        assert await expect_error_code(client.send("crab", "are you there?")) == 500
+        assert await expect_error_code(client.compact("crab")) == 500
         await client.ping()
         assert (await client.get_stats()).registered_agents == 2
-        daemon.configure(CONFIG.replace("{url}", daemon.model.url))
+        daemon.write_config(CONFIG.replace("{url}", daemon.model.url))
         await client.reload()
         assert (await client.send("crab", "and now?")).content == "heard: and now?"
-        assert [text for _, text in shown(daemon.model.requests[0])[1:]] == [
+        assert [text for _, text in list_request_messages(daemon.model.requests[0])[1:]] == [
             *("hello", "are you there?", "and now?"),
         ]
 
@@ -177,7 +183,7 @@ async def test_settings_that_cannot_be_used_say_where_and_what_to_write_and_when
     tmp_path: Path,
 ) -> None:
     async with (
-        served(tmp_path, config="[llm]\nbase_url = 3\n") as daemon,
+        run_daemon(tmp_path, config="[llm]\nbase_url = 3\n") as daemon,
         daemon.client() as client,
     ):
         sentence = (
@@ -185,14 +191,16 @@ async def test_settings_that_cannot_be_used_say_where_and_what_to_write_and_when
             f'write it in "quotes"; mend it, then `crabtalkd reload --home {daemon.home}`'
         )
         assert list((await client.get_stats()).problems) == [sentence]
-        assert ending(await told(client.stream("crab", "hello"))).error == sentence
+        assert (
+            get_stream_end(await collect_events(client.stream("crab", "hello"))).error == sentence
+        )
 
 
 @pytest.mark.req("daemon.start.bad_settings")
 async def test_who_has_no_model_is_told_how_to_set_one_up_in_this_home(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        registry = await daemon.daemon.models.registry()
-        assert registry.no_model == (
+    async with run_daemon(tmp_path) as daemon:
+        registry = await daemon.daemon.models.open_registry()
+        assert registry.no_model_message == (
             f"no model is set up; `crabtalkd setup --home {daemon.home}` helps with that"
         )
 
@@ -200,12 +208,12 @@ async def test_who_has_no_model_is_told_how_to_set_one_up_in_this_home(tmp_path:
 @pytest.mark.req("daemon.start.bad_settings")
 async def test_settings_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "p"\nkind = "wood"\n'
-    async with served(tmp_path, config=config) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
         assert "wood" in problem
-        assert "wood" in ending(await told(client.stream("crab", "hello"))).error
-        assert await refused(client.list_models()) == 500
-        daemon.configure(CONFIG.replace("{url}", daemon.model.url))
+        assert "wood" in get_stream_end(await collect_events(client.stream("crab", "hello"))).error
+        assert await expect_error_code(client.list_models()) == 500
+        daemon.write_config(CONFIG.replace("{url}", daemon.model.url))
         await client.reload()
         assert list((await client.get_stats()).problems) == []
         assert (await client.send("crab", "hello")).content == "heard: hello"

@@ -12,51 +12,51 @@ import pytest
 
 import crabtalk
 from crabtalk.client import connect
-from crabtalk.daemon.remote import as_line, span
-from crabtalk.daemon.stopping import StopError, stop
+from crabtalk.daemon.remote import format_duration, format_event_line
+from crabtalk.daemon.stopping import StopError, stop_daemon
 from crabtalk.protocol import NotFoundError, Server, wire
-from crabtalk.transport import Limits, RunFiles
-from tests.daemon.command import CRABTALKD, WARM, installed
-from tests.daemon.served import AGENTS, CONFIG, PATIENCE, prepare, refused
+from crabtalk.transport import RunFiles, TransportLimits
+from tests.daemon.command import CRABTALKD, CRABTALKD_PROGRAM, run_installed
+from tests.daemon.served import AGENTS, CONFIG, PATIENCE, expect_error_code, prepare_home
 from tests.model_server import model_server
-from tests.scripted import listening
-from tests.warm import PIPE, Started
+from tests.scripted import open_listener
+from tests.warm import PIPE, ForkedProcess
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
 
 
-class Running:
+class DaemonWithOutput:
     """A daemon in a process of its own."""
 
-    def __init__(self, process: Started) -> None:
+    def __init__(self, process: ForkedProcess) -> None:
         self.process = process
-        self.said: list[str] = []  # line by line
+        self.output_lines: list[str] = []  # line by line
 
-    async def says(self, words: str) -> None:
+    async def wait_for_output(self, words: str) -> None:
         """Waits until it says that."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
-            while not self.said or words not in self.said[-1]:
+            while not self.output_lines or words not in self.output_lines[-1]:
                 line = (await self.process.stderr.readline()).decode()
                 assert line, f"it ended without saying {words!r}"
-                self.said.append(line)
+                self.output_lines.append(line)
 
     async def stop(self) -> int | None:
         self.process.terminate()
         async with asyncio.timeout(PATIENCE):
             _, rest = await self.process.communicate()
-        self.said += rest.decode().splitlines()
+        self.output_lines += rest.decode().splitlines()
         return self.process.returncode
 
 
 @asynccontextmanager
-async def running(home: Path, url: str = "", *options: str) -> AsyncIterator[Running]:
-    prepare(home, AGENTS, CONFIG.replace("{url}", url))
-    process = WARM.start("run", "--home", home, "--tcp", "off", *options, stderr=PIPE)
-    daemon = Running(process)
+async def start_daemon(home: Path, url: str = "", *options: str) -> AsyncIterator[DaemonWithOutput]:
+    prepare_home(home, AGENTS, CONFIG.replace("{url}", url))
+    process = CRABTALKD_PROGRAM.start("run", "--home", home, "--tcp", "off", *options, stderr=PIPE)
+    daemon = DaemonWithOutput(process)
     try:
-        await daemon.says("crabtalkd is ready")
+        await daemon.wait_for_output("crabtalkd is ready")
         async with connect(home=home) as client:
             await client.list_agents()  # waits until they are loaded
         yield daemon
@@ -66,9 +66,9 @@ async def running(home: Path, url: str = "", *options: str) -> AsyncIterator[Run
         await process.communicate()
 
 
-async def crabtalkd(home: Path, *words: str) -> tuple[int | None, str, str]:
+async def run_crabtalkd(home: Path, *words: str) -> tuple[int | None, str, str]:
     """Exit status, standard output and standard error of a command."""
-    return await WARM.said(words[0], "--home", home, *words[1:])
+    return await CRABTALKD_PROGRAM.run_and_capture(words[0], "--home", home, *words[1:])
 
 
 # ── No daemon ──────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +79,7 @@ async def crabtalkd(home: Path, *words: str) -> tuple[int | None, str, str]:
 async def test_without_a_daemon_it_is_a_sentence_and_status_1(
     home: Path, words: tuple[str, ...]
 ) -> None:
-    code, out, err = await crabtalkd(home, *words)
+    code, out, err = await run_crabtalkd(home, *words)
     assert (code, out) == (1, "")
     assert err.startswith("crabtalkd: ")
     assert str(home) in err
@@ -89,20 +89,20 @@ async def test_without_a_daemon_it_is_a_sentence_and_status_1(
 @pytest.mark.req("cli.status")
 async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
     evil = "ev\x1b[2Jil"
-    async with model_server() as model, running(home, model.url):
+    async with model_server() as model, start_daemon(home, model.url):
         (home / "agents" / f"{evil}.toml").write_text("prompt = 3")
         (home / "skills" / evil).mkdir(parents=True)
         (home / "skills" / evil / "SKILL.md").write_text("no head")
-        _, out, err = await crabtalkd(home, "reload")
+        _, out, err = await run_crabtalkd(home, "reload")
         assert "ev\\x1b[2Jil" in err
         assert "skills: " in err
-        _, out, _ = await crabtalkd(home, "status")
+        _, out, _ = await run_crabtalkd(home, "status")
         assert "ev\\x1b[2Jil" in out
         assert "\x1b" not in out + err
     event = wire.AgentEventMsg(
         agent="crab", sender="\x1b]0;x\x07", kind=wire.REFUSED, content="\x9b"
     )
-    assert as_line(event, {}).isprintable()
+    assert format_event_line(event, {}).isprintable()
 
 
 # ── stop ───────────────────────────────────────────────────────────────────────────────────────
@@ -110,28 +110,28 @@ async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
 
 @pytest.mark.req("cli.stop")
 async def test_stop_ends_the_daemon_and_comes_back_when_it_has_ended(home: Path) -> None:
-    async with running(home) as daemon:
-        code, out, err = await installed("stop", "--home", home)
+    async with start_daemon(home) as daemon:
+        code, out, err = await run_installed("stop", "--home", home)
         assert (code, out, err) == (0, "", f"stopped (process {daemon.process.pid})\n")
         async with asyncio.timeout(PATIENCE):
             assert await daemon.process.wait() == 0
-    assert await crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
+    assert await run_crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
 
 
 @pytest.mark.req("cli.stop")
 async def test_there_is_nothing_to_stop_where_there_never_was_a_daemon(tmp_path: Path) -> None:
     home = tmp_path / "nowhere"
-    assert await crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
+    assert await run_crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
     assert not home.exists()
 
 
 @pytest.mark.req("cli.stop")
 async def test_a_daemon_that_does_not_end_is_named_with_the_way_to_end_it(home: Path) -> None:
-    async with running(home) as daemon:
+    async with start_daemon(home) as daemon:
         daemon.process.send_signal(signal.SIGSTOP)
         try:
             with pytest.raises(StopError, match=f"kill -9 {daemon.process.pid}"):
-                await asyncio.to_thread(stop, home, patience=0.1)
+                await asyncio.to_thread(stop_daemon, home, patience=0.1)
         finally:
             daemon.process.send_signal(signal.SIGCONT)
 
@@ -141,8 +141,8 @@ async def test_a_daemon_that_does_not_end_is_named_with_the_way_to_end_it(home: 
 
 @pytest.mark.req("cli.status")
 async def test_status_says_how_the_daemon_is(home: Path) -> None:
-    async with running(home):
-        code, out, err = await installed("status", "--home", home)
+    async with start_daemon(home):
+        code, out, err = await run_installed("status", "--home", home)
         assert (code, err) == (0, "")
         lines = [line.split(None, 1) for line in out.splitlines()]
         assert out.startswith(f"crabtalkd {crabtalk.__version__} runs in {home}, since ")
@@ -151,7 +151,7 @@ async def test_status_says_how_the_daemon_is(home: Path) -> None:
             ["agents", "2"],
             ["conversations", "0 in memory, 0 turns running"],
         ]
-        code, out, err = await crabtalkd(home, "status", "--json")
+        code, out, err = await run_crabtalkd(home, "status", "--json")
         assert (code, err) == (0, "")
         known: dict[str, Any] = json.loads(out)
         assert known.pop("uptime_secs") < 60
@@ -170,12 +170,12 @@ async def test_status_says_how_the_daemon_is(home: Path) -> None:
 async def test_status_counts_what_runs(home: Path) -> None:
     async with (
         model_server() as model,
-        running(home, model.url),
+        start_daemon(home, model.url),
         connect(home=home) as client,
     ):
         sending = asyncio.ensure_future(client.send("crab", "!say x\n!wait"))
         await model.until_waiting()
-        _, out, _ = await crabtalkd(home, "status")
+        _, out, _ = await run_crabtalkd(home, "status")
         assert "conversations  1 in memory, 1 turn running\n" in out
         model.release()
         await sending
@@ -183,12 +183,12 @@ async def test_status_counts_what_runs(home: Path) -> None:
 
 @pytest.mark.req("cli.status")
 async def test_status_shows_what_is_wrong(home: Path) -> None:
-    prepare(home, AGENTS, "")
+    prepare_home(home, AGENTS, "")
     (home / "agents" / "owl.toml").write_text("prompt = ")
-    async with running(home):
-        _, out, _ = await crabtalkd(home, "status")
+    async with start_daemon(home):
+        _, out, _ = await run_crabtalkd(home, "status")
         assert f"problem        {home}/agents/owl.toml is not valid TOML" in out
-        _, out, _ = await crabtalkd(home, "status", "--json")
+        _, out, _ = await run_crabtalkd(home, "status", "--json")
         assert "owl.toml" in json.loads(out)["problems"][0]
 
 
@@ -206,7 +206,7 @@ async def test_status_shows_what_is_wrong(home: Path) -> None:
     ],
 )
 def test_a_span_is_said_in_the_units_that_matter(seconds: int, words: str) -> None:
-    assert span(seconds) == words
+    assert format_duration(seconds) == words
 
 
 # ── reload ─────────────────────────────────────────────────────────────────────────────────────
@@ -214,17 +214,17 @@ def test_a_span_is_said_in_the_units_that_matter(seconds: int, words: str) -> No
 
 @pytest.mark.req("cli.reload")
 async def test_reload_says_what_came_of_it(home: Path) -> None:
-    async with running(home), connect(home=home) as client:
+    async with start_daemon(home), connect(home=home) as client:
         (home / "agents" / "owl.toml").write_text('prompt = "You are owl."\n')
-        assert await installed("reload", "--home", home) == (0, "", "reloaded\n")
+        assert await run_installed("reload", "--home", home) == (0, "", "reloaded\n")
         assert (await client.get_agent("owl")).name == "owl"
         (home / "agents" / "ant.toml").write_text("prompt = ")
-        code, out, err = await crabtalkd(home, "reload")
+        code, out, err = await run_crabtalkd(home, "reload")
         assert (code, out) == (0, "")
         assert "ant.toml" in err
         assert err.endswith("reloaded, but for what is said above\n")
         (home / "config.toml").write_text("[llm")
-        code, out, err = await crabtalkd(home, "reload")
+        code, out, err = await run_crabtalkd(home, "reload")
         assert (code, out) == (1, "")
         assert "config.toml is not valid TOML" in err
         assert err.count("\n") == 1
@@ -234,16 +234,16 @@ async def test_reload_says_what_came_of_it(home: Path) -> None:
 async def test_sighup_reloads_and_a_config_that_cannot_be_used_changes_nothing(
     home: Path,
 ) -> None:
-    async with running(home) as daemon, connect(home=home) as client:
+    async with start_daemon(home) as daemon, connect(home=home) as client:
         (home / "agents" / "owl.toml").write_text('prompt = "You are owl."\n')
-        assert await refused(client.get_agent("owl")) == 404
+        assert await expect_error_code(client.get_agent("owl")) == 404
         daemon.process.send_signal(signal.SIGHUP)
-        await daemon.says("reloaded, with 3 agents")
+        await daemon.wait_for_output("reloaded, with 3 agents")
         assert (await client.get_agent("owl")).name == "owl"
         (home / "agents" / "owl.toml").unlink()
         (home / "config.toml").write_text("[llm")
         daemon.process.send_signal(signal.SIGHUP)
-        await daemon.says("what was in force stays")
+        await daemon.wait_for_output("what was in force stays")
         assert (await client.get_agent("owl")).name == "owl"
         assert (await client.get_stats()).active_model == "scripted"
 
@@ -252,8 +252,8 @@ async def test_sighup_reloads_and_a_config_that_cannot_be_used_changes_nothing(
 
 
 @asynccontextmanager
-async def events(home: Path, *options: str) -> AsyncIterator[Started]:
-    process = WARM.start("events", "--home", home, *options, stdout=PIPE, stderr=PIPE)
+async def start_events_command(home: Path, *options: str) -> AsyncIterator[ForkedProcess]:
+    process = CRABTALKD_PROGRAM.start("events", "--home", home, *options, stdout=PIPE, stderr=PIPE)
     try:
         yield process
     finally:
@@ -262,7 +262,7 @@ async def events(home: Path, *options: str) -> AsyncIterator[Started]:
         await process.communicate()
 
 
-async def lines_of_a_turn(process: Started, home: Path, end: str) -> list[str]:
+async def read_turn_lines(process: ForkedProcess, home: Path, end: str) -> list[str]:
     """What it prints of one whole turn; `end` is in its last line.
 
     Nothing says when a feed begins, so there is one turn after the other until it shows. Of the
@@ -288,10 +288,10 @@ async def lines_of_a_turn(process: Started, home: Path, end: str) -> list[str]:
 async def test_events_are_shown_a_line_a_thing_until_interrupted(home: Path) -> None:
     async with (
         model_server() as model,
-        running(home, model.url),
-        events(home, "--agent", "crab", "--sender", "bo") as process,
+        start_daemon(home, model.url),
+        start_events_command(home, "--agent", "crab", "--sender", "bo") as process,
     ):
-        hears, says, done = await lines_of_a_turn(process, home, ": done")
+        hears, says, done = await read_turn_lines(process, home, ": done")
         assert hears[8:] == " crab with bo: hears !say one two\n"
         assert says[8:] == " crab with bo: says one two\n"
         assert done[8:].startswith(" crab with bo: done scripted ")
@@ -305,10 +305,10 @@ async def test_events_are_shown_a_line_a_thing_until_interrupted(home: Path) -> 
 async def test_events_in_json_are_an_object_a_line_with_its_kind(home: Path) -> None:
     async with (
         model_server() as model,
-        running(home, model.url) as daemon,
-        events(home, "--json") as process,
+        start_daemon(home, model.url) as daemon,
+        start_events_command(home, "--json") as process,
     ):
-        known = [json.loads(line) for line in await lines_of_a_turn(process, home, "DONE")]
+        known = [json.loads(line) for line in await read_turn_lines(process, home, "DONE")]
         assert [k["kind"] for k in known] == [
             *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END"),
             *("CONTEXT_USAGE", "DONE"),
@@ -325,7 +325,7 @@ async def test_events_in_json_are_an_object_a_line_with_its_kind(home: Path) -> 
 
 @pytest.mark.req("cli.events")
 async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
-    async with model_server() as model, running(home, model.url), connect(home=home) as client:
+    async with model_server() as model, start_daemon(home, model.url), connect(home=home) as client:
         process = await asyncio.create_subprocess_shell(
             f"{CRABTALKD} events --home {home} --json | head -1; exit ${{PIPESTATUS[0]}}",
             stdout=PIPE,
@@ -340,7 +340,7 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
         assert (process.returncode, out.count(b"\n"), err) == (0, 1, b"")
 
 
-class Newer(Server):
+class UnknownEventsServer(Server):
     """A daemon that tells of things nobody knows yet."""
 
     async def subscribe_events(
@@ -358,8 +358,12 @@ async def test_what_only_a_newer_daemon_knows_is_skipped(
 ) -> None:
     (home / "run").mkdir(mode=0o700, parents=True)
     async with (
-        listening(Newer(), RunFiles.of(home).socket, limits=Limits(drain_timeout=0.1)),
-        events(home, *options) as process,
+        open_listener(
+            UnknownEventsServer(),
+            RunFiles.for_home(home).socket_path,
+            limits=TransportLimits(drain_timeout=0.1),
+        ),
+        start_events_command(home, *options) as process,
     ):
         async with asyncio.timeout(PATIENCE):
             out, _ = await process.communicate()
@@ -375,7 +379,7 @@ def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
             agent="crab", sender=run, run_id=run, kind=kind, content=content, **rest
         )
         event.timestamp = "2026-01-02T03:04:05.678Z"
-        return as_line(event, saying).removeprefix("03:04:05 crab with ")
+        return format_event_line(event, saying).removeprefix("03:04:05 crab with ")
 
     assert line("a", wire.THINKING_START) == ""
     assert line("a", wire.THINKING_DELTA, "hm,\n") == ""
@@ -400,16 +404,18 @@ def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
 @pytest.mark.req("logs.json")
 async def test_logs_in_json_are_nothing_but_lines_of_json(home: Path) -> None:
     """From the first line to the last, whatever goes wrong meanwhile."""
-    prepare(home, AGENTS, CONFIG.replace("{url}", "http://127.0.0.1:1/v1") + "[daemon]\ntpc = 1\n")
+    prepare_home(
+        home, AGENTS, CONFIG.replace("{url}", "http://127.0.0.1:1/v1") + "[daemon]\ntpc = 1\n"
+    )
     (home / "agents" / "owl.toml").write_text("prompt = ")
-    async with running(home, "", "--log-format", "json", "-v") as daemon:
+    async with start_daemon(home, "", "--log-format", "json", "-v") as daemon:
         async with connect(home=home) as client:
-            assert await refused(client.send("crab", "hello")) == 500
+            assert await expect_error_code(client.send("crab", "hello")) == 500
             (home / "config.toml").write_text("[llm")
             daemon.process.send_signal(signal.SIGHUP)
-            await daemon.says("what was in force stays")
+            await daemon.wait_for_output("what was in force stays")
         assert await daemon.stop() == 0
-    records = [json.loads(line) for line in daemon.said]
+    records = [json.loads(line) for line in daemon.output_lines]
     assert all({"ts", "level", "logger", "message"} <= record.keys() for record in records)
     assert any("owl.toml" in record["message"] for record in records)
     written = (home / "logs" / "crabtalkd.log").read_text().splitlines()
@@ -423,13 +429,13 @@ async def test_logs_in_json_are_nothing_but_lines_of_json(home: Path) -> None:
 async def test_a_turn_that_runs_at_sigterm_is_ended_and_its_message_kept(home: Path) -> None:
     limits = "[limits]\ndrain_timeout = 0.2\n"
     async with model_server() as model:
-        prepare(home, AGENTS, CONFIG.replace("{url}", model.url) + limits)
-        async with running(home) as daemon, connect(home=home) as client:
+        prepare_home(home, AGENTS, CONFIG.replace("{url}", model.url) + limits)
+        async with start_daemon(home) as daemon, connect(home=home) as client:
             sending = asyncio.ensure_future(client.send("crab", "!say so far\n!hang"))
             await model.until_asked()
             assert await daemon.stop() == 0
-            assert await refused(sending) == 503
-        async with running(home), connect(home=home) as client:
+            assert await expect_error_code(sending) == 503
+        async with start_daemon(home), connect(home=home) as client:
             assert (await client.send("crab", "go on")).content == "heard: go on"
             page = await client.list_messages("crab")
             assert [message.content for message in page.messages] == [

@@ -18,20 +18,20 @@ import pytest
 
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import wire
-from tests.daemon.child import Child
-from tests.daemon.command import CRABTALKD, WARM
+from tests.daemon.child import CrabtalkdProcess
+from tests.daemon.command import CRABTALKD, CRABTALKD_PROGRAM
 from tests.daemon.served import (
     PATIENCE,
-    Served,
-    called,
-    ending,
-    said,
-    served,
-    told,
+    InProcessDaemon,
+    collect_events,
+    collect_text,
+    get_stream_end,
+    run_daemon,
+    run_tool_calls,
 )
-from tests.mcp.world import TINY
-from tests.model.fake import Answer, Asked, FakeVendor, Respond, vendor
-from tests.warm import PIPE, Started
+from tests.mcp.world import TINY_SERVER
+from tests.model.fake import FakeVendor, Respond, VendorAnswer, VendorRequest, run_vendor
+from tests.warm import PIPE, ForkedProcess
 
 pytestmark = pytest.mark.one_loop
 
@@ -49,11 +49,11 @@ def _key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAB_TEST_KEY", KEY)
 
 
-def key_of(asked: Asked) -> str:
+def get_key(asked: VendorRequest) -> str:
     return asked.headers["authorization"].removeprefix("Bearer ")
 
 
-def chunk(text: str, finish: str | None = None) -> bytes:
+def make_chunk(text: str, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
     return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
 
@@ -64,12 +64,12 @@ def shows_the_key(text: str) -> bool:
 
 
 @asynccontextmanager
-async def asking(
+async def run_with_vendor(
     path: Path, respond: Respond, *, agents: dict[str, str] | None = None
-) -> AsyncIterator[tuple[Served, FakeVendor, Client]]:
+) -> AsyncIterator[tuple[InProcessDaemon, FakeVendor, Client]]:
     async with (
-        vendor(respond) as fake,
-        served(
+        run_vendor(respond) as fake,
+        run_daemon(
             path, config=CONFIG.format(url=fake.url), agents=agents or {"crab": CRAB}, hooks={}
         ) as daemon,
         daemon.client() as client,
@@ -87,16 +87,16 @@ async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
     monkeypatch.setenv("NAMED", "for commands")
     declared = (
-        f'[[mcps]]\nname = "beach"\ncommand = "{sys.executable}"\nargs = ["-S", "{TINY}"]\n'
+        f'[[mcps]]\nname = "beach"\ncommand = "{sys.executable}"\nargs = ["-S", "{TINY_SERVER}"]\n'
         '[mcps.env]\nTIDE = "high"\n'
     )
     agents = {"crab": f'{CRAB}[hooks.bash]\nenv = ["NAMED"]\n{declared}'}
     names = ("CRAB_TEST_KEY", "NAMED", "HTTPS_PROXY", "TIDE", "PATH")
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        command = f"env; echo; tr '\\0' '\\n' < /proc/{daemon.daemon.mcp.link.pid}/environ"
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        command = f"env; echo; tr '\\0' '\\n' < /proc/{daemon.daemon.mcp.host.pid}/environ"
         calls: list[tuple[str, dict[str, Any] | str]] = [("bash", {"command": command})]
         calls += [("variable", {"text": name}) for name in names]
-        shell, *variables = await called(client, "crab", calls)
+        shell, *variables = await run_tool_calls(client, "crab", calls)
         assert [found.output for found in variables] == [
             "unset",
             "unset",
@@ -112,11 +112,11 @@ async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
 
 @pytest.mark.req("bash.env_refused")
 async def test_a_call_that_sets_what_runs_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         script = tmp_path / "script"
         script.write_text(f"touch {tmp_path}/ran\n")
         arguments = {"command": "true", "env": {"BASH_ENV": str(script)}}
-        (refused,) = await called(client, "crab", [("bash", arguments)])
+        (refused,) = await run_tool_calls(client, "crab", [("bash", arguments)])
         assert refused.is_error
         assert refused.output.startswith("permission denied: env may not set 'BASH_ENV'")
         assert not (tmp_path / "ran").exists()
@@ -193,41 +193,49 @@ async def read_environment(prefix: tuple[str, ...], pid: int) -> str:
 # ── What a server repeats ───────────────────────────────────────────────────────────────────────
 
 
-def whole(asked: Asked) -> Answer:
-    sentence = f"Incorrect API key provided: {key_of(asked)}. Find yours on the page of keys."
-    return Answer.of_json({"error": {"message": sentence, "code": "invalid_api_key"}}, 401)
+def answer_with_key(asked: VendorRequest) -> VendorAnswer:
+    sentence = f"Incorrect API key provided: {get_key(asked)}. Find yours on the page of keys."
+    return VendorAnswer.from_json({"error": {"message": sentence, "code": "invalid_api_key"}}, 401)
 
 
-def starred(asked: Asked) -> Answer:
-    key = key_of(asked)
+def answer_with_starred_key(asked: VendorRequest) -> VendorAnswer:
+    key = get_key(asked)
     sentence = f"Incorrect API key provided: {key[:11]}{'*' * 12}{key[-4:]}. Find yours there."
-    return Answer.of_json({"error": {"message": sentence}}, 401)
+    return VendorAnswer.from_json({"error": {"message": sentence}}, 401)
 
 
-def dotted(asked: Asked) -> Answer:
-    key = key_of(asked)
-    return Answer.of_json({"error": f"the key {key[:5]}...{key[-4:]} is not known"}, 403)
+def answer_with_dotted_key(asked: VendorRequest) -> VendorAnswer:
+    key = get_key(asked)
+    return VendorAnswer.from_json({"error": f"the key {key[:5]}...{key[-4:]} is not known"}, 403)
 
 
-def cut(asked: Asked) -> Answer:
-    return Answer([f"denied: {key_of(asked)[:20]}".encode()], 400, "text/plain")
+def answer_with_cut_key(asked: VendorRequest) -> VendorAnswer:
+    return VendorAnswer([f"denied: {get_key(asked)[:20]}".encode()], 400, "text/plain")
 
 
-def no_json(asked: Asked) -> Answer:
-    return Answer([json.dumps(asked.headers).encode()], 500, "text/plain")
+def answer_without_json(asked: VendorRequest) -> VendorAnswer:
+    return VendorAnswer([json.dumps(asked.headers).encode()], 500, "text/plain")
 
 
-def redirected(asked: Asked) -> Answer:
-    url = f"https://login.invalid/?token={key_of(asked)}"
-    return Answer([f"Moved to {url}".encode()], 302, "text/plain", {"Location": url})
+def answer_with_redirect(asked: VendorRequest) -> VendorAnswer:
+    url = f"https://login.invalid/?token={get_key(asked)}"
+    return VendorAnswer([f"Moved to {url}".encode()], 302, "text/plain", {"Location": url})
 
 
-def in_the_stream(asked: Asked) -> Answer:
-    error = {"error": {"message": f"key {key_of(asked)} ran out of credit"}}
-    return Answer([chunk("Well, "), f"data: {json.dumps(error)}\n\n".encode()])
+def answer_in_stream(asked: VendorRequest) -> VendorAnswer:
+    error = {"error": {"message": f"key {get_key(asked)} ran out of credit"}}
+    return VendorAnswer([make_chunk("Well, "), f"data: {json.dumps(error)}\n\n".encode()])
 
 
-ANSWERS = [whole, starred, dotted, cut, no_json, redirected, in_the_stream]
+ANSWERS = [
+    answer_with_key,
+    answer_with_starred_key,
+    answer_with_dotted_key,
+    answer_with_cut_key,
+    answer_without_json,
+    answer_with_redirect,
+    answer_in_stream,
+]
 
 
 @pytest.mark.req("trust.echoed_key")
@@ -235,15 +243,15 @@ ANSWERS = [whole, starred, dotted, cut, no_json, redirected, in_the_stream]
 async def test_an_error_that_quotes_the_key_reaches_neither_client_nor_file(
     tmp_path: Path, respond: Respond
 ) -> None:
-    async with asking(tmp_path, respond) as (daemon, fake, client):
-        end = ending(await told(client.stream("crab", "hello")))
-        assert [key_of(asked) for asked in fake.asked] == [KEY]
+    async with run_with_vendor(tmp_path, respond) as (daemon, fake, client):
+        end = get_stream_end(await collect_events(client.stream("crab", "hello")))
+        assert [get_key(asked) for asked in fake.requests] == [KEY]
         assert end.error
         assert not shows_the_key(str(end))
         assert KEY[-4:] not in end.error
         page = await client.list_messages("crab")
         assert not shows_the_key(str(page))
-        kept = "".join(path.read_text() for path in daemon.logs)
+        kept = "".join(path.read_text() for path in daemon.log_paths)
         assert not shows_the_key(kept)
         assert KEY[-4:] not in kept
 
@@ -252,16 +260,16 @@ async def test_an_error_that_quotes_the_key_reaches_neither_client_nor_file(
 async def test_a_server_that_refuses_to_list_its_models_does_not_show_the_key(
     tmp_path: Path,
 ) -> None:
-    async with asking(tmp_path, whole) as (daemon, fake, client):
-        daemon.configure((daemon.home / "config.toml").read_text().replace('model = "m"\n', ""))
+    async with run_with_vendor(tmp_path, answer_with_key) as (daemon, fake, client):
+        daemon.write_config((daemon.home / "config.toml").read_text().replace('model = "m"\n', ""))
         await client.reload()
         try:
-            told_of = str(ending(await told(client.stream("crab", "hello"))))
+            told_of = str(get_stream_end(await collect_events(client.stream("crab", "hello"))))
         except ServerError as error:
             told_of = str(error)
         assert "Incorrect API key provided" in told_of
         assert not shows_the_key(told_of)
-        assert fake.asked[-1].path == "/v1/models"
+        assert fake.requests[-1].path == "/v1/models"
 
 
 @pytest.mark.req("trust.echoed_key")
@@ -271,58 +279,58 @@ async def test_the_key_in_streamed_text_is_masked_however_it_is_split(
 ) -> None:
     bounds = (0, *cuts, len(KEY))
 
-    def respond(asked: Asked) -> Answer:
-        key = key_of(asked)
+    def respond(asked: VendorRequest) -> VendorAnswer:
+        key = get_key(asked)
         parts = [key[start:end] for start, end in pairwise(bounds)]
         words = ["You sent ", *parts, f" and {KEY[:7]}", " is", " how it begins", f"; {KEY[:9]}"]
-        return Answer([*map(chunk, words), chunk("", "stop"), b"data: [DONE]\n\n"])
+        return VendorAnswer([*map(make_chunk, words), make_chunk("", "stop"), b"data: [DONE]\n\n"])
 
-    async with asking(tmp_path, respond) as (daemon, _, client):
-        text = said(await told(client.stream("crab", "hello")))
+    async with run_with_vendor(tmp_path, respond) as (daemon, _, client):
+        text = collect_text(await collect_events(client.stream("crab", "hello")))
         assert KEY not in text
         before, _, rest = text.removeprefix("You sent ").partition("********")
         assert KEY.startswith(before)
         assert len(before) < 8
         assert rest == f" and {KEY[:7]} is how it begins; {KEY[:9]}"
-        assert KEY not in "".join(path.read_text() for path in daemon.logs)
+        assert KEY not in "".join(path.read_text() for path in daemon.log_paths)
         page = await client.list_messages("crab")
         assert page.messages[-1].content == text
 
 
-class Logging(Child):
+class JsonLogDaemon(CrabtalkdProcess):
     """With logs as JSON."""
 
-    def forked(self) -> Started:
+    def fork_process(self) -> ForkedProcess:
         words = ("run", "--home", self.home, "--tcp", "off", "--log-format", "json", "--verbose")
-        return WARM.start(*words, stderr=PIPE)
+        return CRABTALKD_PROGRAM.start(*words, stderr=PIPE)
 
 
 @pytest.mark.req("trust.echoed_key")
-@pytest.mark.parametrize("kind", [Child, Logging])
+@pytest.mark.parametrize("kind", [CrabtalkdProcess, JsonLogDaemon])
 async def test_the_log_of_the_daemon_has_no_key_that_came_from_a_variable(
-    tmp_path: Path, kind: type[Child]
+    tmp_path: Path, kind: type[CrabtalkdProcess]
 ) -> None:
     home = tmp_path / "home"
     (home / "agents").mkdir(parents=True, mode=0o700)
     home.chmod(0o700)
     (home / "agents" / "crab.toml").write_text(CRAB)
-    async with vendor(whole) as fake:
+    async with run_vendor(answer_with_key) as fake:
         (home / "config.toml").write_text(CONFIG.format(url=fake.url))
         process = kind(home)
         try:
             await process.start()
             async with connect(home=home, timeout=PATIENCE) as client:
-                assert ending(await told(client.stream("crab", "hello"))).error
+                assert get_stream_end(await collect_events(client.stream("crab", "hello"))).error
                 # What is said to an agent may hold the key as well, and so may its name.
                 with pytest.raises(ServerError):
                     await client.get_agent(f"x {KEY}")
                 await client.publish_event(f"topic-{KEY}", "payload")
-            process.signal(signal.SIGTERM)  # so that all of the log is written
-            assert await process.gone() == 0
+            process.send_signal(signal.SIGTERM)  # so that all of the log is written
+            assert await process.wait_for_exit() == 0
         finally:
             await process.kill()
-    logged = (home / "logs" / "crabtalkd.log").read_text() + process.said
-    assert fake.asked
+    logged = (home / "logs" / "crabtalkd.log").read_text() + process.stderr_text
+    assert fake.requests
     assert "Incorrect API key provided" in logged
     assert not shows_the_key(logged)
 

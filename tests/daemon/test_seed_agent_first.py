@@ -7,15 +7,15 @@ import pytest
 
 from crabtalk.protocol import wire
 from tests.daemon.served import (
-    ending,
-    framing,
-    messages,
-    refused,
-    said,
-    served,
-    shown,
-    told,
-    until,
+    collect_events,
+    collect_text,
+    expect_error_code,
+    get_stream_end,
+    list_framing_messages,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
 )
 
 # What it shows is decided above the loop.
@@ -32,22 +32,22 @@ async def test_agent_and_sender_lead_to_a_conversation_whose_agent_answers_in_a_
     tmp_path: Path,
 ) -> None:
     """The client names agent and sender; the daemon finds the conversation, runs, streams."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say good day", sender="user"))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(client.stream("crab", "!say good day", sender="user"))
         assert isinstance(events[0], wire.StreamStart)
         assert events[0].agent == "crab"
-        assert said(events) == "good day"
-        assert ending(events).error == ""
+        assert collect_text(events) == "good day"
+        assert get_stream_end(events).error == ""
         (conversation,) = (await client.list_conversations()).conversations
         assert (conversation.agent, conversation.sender) == ("crab", "user")
 
 
 @pytest.mark.req("conv.identity.pair")
 async def test_each_agent_has_one_continuous_conversation_per_user(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for agent, sender in [("crab", "bo"), ("crab", "eva"), ("twin", "bo"), ("crab", "bo")]:
             await client.send(agent, f"{sender} to {agent}", sender=sender)
-        assert shown(daemon.model.requests[-1]) == [
+        assert list_request_messages(daemon.model.requests[-1]) == [
             ("system", "You are crab."),
             ("user", "bo to crab"),
             ("assistant", "heard: bo to crab"),
@@ -65,8 +65,8 @@ async def test_each_agent_has_one_continuous_conversation_per_user(tmp_path: Pat
 @pytest.mark.req("wire.no_session_ids")
 async def test_no_part_of_a_stream_says_which_session_it_is(tmp_path: Path) -> None:
     """`start` names the agent; its run id is new with every turn, so it is no name for more."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        starts = [(await told(client.stream("crab", "hello")))[0] for _ in range(2)]
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        starts = [(await collect_events(client.stream("crab", "hello")))[0] for _ in range(2)]
         fields = {field.name for start in starts for field, _ in start.ListFields()}
         assert fields == {"agent", "run_id"}  # and its mode, where one is set
         assert starts[0] != starts[1]
@@ -77,23 +77,23 @@ async def test_a_client_that_lost_everything_finds_the_conversation_by_the_pair(
     tmp_path: Path,
 ) -> None:
     """With session ids, a client that lost its id had lost the conversation."""
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
             await client.send("crab", "remember the reef", sender="bo")
         async with daemon.client() as another:
             await another.send("crab", "what was it?", sender="bo")
-        assert ("user", "remember the reef") in shown(daemon.model.requests[-1])
+        assert ("user", "remember the reef") in list_request_messages(daemon.model.requests[-1])
 
 
 @pytest.mark.req("conv.outlives.connection")
 async def test_connections_are_ephemeral_and_conversations_persist(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
             await client.send("crab", "hello")
         async with daemon.client() as client:
             (active,) = (await client.list_active_conversations()).conversations
             assert active.message_count == 2
-            assert await messages(client, "crab") == [
+            assert await read_conversation(client, "crab") == [
                 ("user", "hello"),
                 ("assistant", "heard: hello"),
             ]
@@ -104,28 +104,30 @@ async def test_connections_are_ephemeral_and_conversations_persist(tmp_path: Pat
 
 @pytest.mark.req("wire.addressing.pair")
 async def test_kill_and_compact_name_a_conversation_by_agent_and_sender(tmp_path: Path) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         running = client.stream("crab", "!say so far\n!hang", sender="bo")
-        await until(running, wire.StreamChunk)
+        await wait_for_event(running, wire.StreamChunk)
         assert not await client.kill("crab", sender="eva")
         assert await client.kill("crab", sender="bo")
-        assert ending(await told(running)).stop_reason == wire.STOP_REASON_CANCELLED
-        assert await refused(client.compact("crab", sender="eva")) == 404
+        assert (
+            get_stream_end(await collect_events(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        )
+        assert await expect_error_code(client.compact("crab", sender="eva")) == 404
         assert await client.compact("crab", sender="bo") == "They met."
 
 
 @pytest.mark.req("wire.no_session_ids")
 async def test_a_session_number_from_an_older_client_means_nothing(tmp_path: Path) -> None:
     """Field 3 of a turn was the session; whatever it says, the pair decides."""
-    async with served(tmp_path) as daemon:
-        peer = await daemon.peer()
+    async with run_daemon(tmp_path) as daemon:
+        peer = await daemon.connect_raw()
         for session in (b"\x18\x01", b"\x18\x63"):
             plain = wire.SendMsg(agent="crab", content="hello").SerializeToString()
             peer.send(wire.ClientMessage(send=wire.SendMsg.FromString(plain + session)))
             assert (await peer.expect()).response.content == "heard: hello"
         await peer.close()
-        assert len(daemon.logs) == 1
-        assert len(shown(daemon.model.requests[-1])) == 4
+        assert len(daemon.log_paths) == 1
+        assert len(list_request_messages(daemon.model.requests[-1])) == 4
 
 
 # ── Guest turns ────────────────────────────────────────────────────────────────────────────────
@@ -140,31 +142,34 @@ async def test_a_guest_runs_against_the_primarys_history_with_its_own_prompt_and
     async def look(call: object) -> str:
         return "waves"
 
-    async with served(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
         await client.send("twin", "hello twin")
-        await told(client.stream("twin", "question", guest="crab"))
+        await collect_events(client.stream("twin", "question", guest="crab"))
         first, guests = daemon.model.requests
-        assert shown(guests)[0] == ("system", "You are crab.")
-        assert shown(guests)[1:3] == [("user", "hello twin"), ("assistant", "heard: hello twin")]
-        assert shown(guests)[-1] == ("user", "question")
+        assert list_request_messages(guests)[0] == ("system", "You are crab.")
+        assert list_request_messages(guests)[1:3] == [
+            ("user", "hello twin"),
+            ("assistant", "heard: hello twin"),
+        ]
+        assert list_request_messages(guests)[-1] == ("user", "question")
         assert "tools" in first
         assert "tools" not in guests
 
 
 @pytest.mark.req("guest.framing.guest")
 async def test_a_guest_is_told_that_it_joins_and_what_the_tags_mean(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "question", guest="twin")
-        (told_so,) = framing(daemon.model.requests[-1])
+        (told_so,) = list_framing_messages(daemon.model.requests[-1])
         assert "joining this conversation as a guest" in told_so
         assert '<from agent="NAME">' in told_so
 
 
 @pytest.mark.req("guest.attribution")
 async def test_a_guests_response_is_tagged_with_its_name_and_appended(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        await told(client.stream("crab", "!say hi from me", guest="twin"))
-        asked, answered = daemon.kept()
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        await collect_events(client.stream("crab", "!say hi from me", guest="twin"))
+        asked, answered = daemon.read_messages()
         assert asked == {"role": "user", "text": "!say hi from me"}
         assert answered == {"role": "assistant", "text": "hi from me", "agent": "twin"}
 
@@ -172,9 +177,11 @@ async def test_a_guests_response_is_tagged_with_its_name_and_appended(tmp_path: 
 @pytest.mark.req("guest.first_class")
 async def test_a_guest_is_heard_in_its_own_words_and_not_in_a_tools_result(tmp_path: Path) -> None:
     """A first-class message: no delegation, no tool result, no paraphrase."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say exactly  these words", guest="twin"))
-        assert said(events) == "exactly  these words"
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(
+            client.stream("crab", "!say exactly  these words", guest="twin")
+        )
+        assert collect_text(events) == "exactly  these words"
         page = await client.list_messages("crab")
         assert [(m.role, m.content, m.agent) for m in page.messages] == [
             ("user", "!say exactly  these words", ""),
@@ -188,20 +195,20 @@ async def test_a_guest_sees_the_history_without_anybody_compacting_it_first(
     tmp_path: Path,
 ) -> None:
     """Clients used to compact and hand over at a mention; now the daemon does all of it."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "the reef is deep")
         await client.send("crab", "what do you say?", guest="twin")
-        assert ("user", "the reef is deep") in shown(daemon.model.requests[-1])
-        assert [line for line in daemon.log() if line["kind"] == "compact"] == []
+        assert ("user", "the reef is deep") in list_request_messages(daemon.model.requests[-1])
+        assert [line for line in daemon.read_log() if line["kind"] == "compact"] == []
 
 
 @pytest.mark.req("guest.send")
 async def test_send_takes_a_guest_too(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         answer = await client.send("crab", "!say here", guest="twin")
         assert (answer.agent, answer.content) == ("twin", "here")
-        assert shown(daemon.model.requests[0])[0] == ("system", "You are twin.")
-        assert daemon.kept()[-1]["agent"] == "twin"
+        assert list_request_messages(daemon.model.requests[0])[0] == ("system", "You are twin.")
+        assert daemon.read_messages()[-1]["agent"] == "twin"
 
 
 # ── Bidirectional framing ──────────────────────────────────────────────────────────────────────
@@ -211,24 +218,24 @@ async def test_send_takes_a_guest_too(tmp_path: Path) -> None:
 async def test_the_primary_is_told_about_guests_once_there_are_messages_of_them(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "alone")
         await client.send("crab", "with a guest", guest="twin")
         await client.send("crab", "and you?")
         alone, _, after = daemon.model.requests
-        assert framing(alone) == []
-        (told_so,) = framing(after)
+        assert list_framing_messages(alone) == []
+        (told_so,) = list_framing_messages(after)
         assert "guests" in told_so
         assert "answering as yourself" in told_so
 
 
 @pytest.mark.req("guest.framing.fresh")
 async def test_framing_is_made_anew_for_each_run_and_never_piles_up(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for _ in range(3):
             await client.send("crab", "guest, speak", guest="twin")
             await client.send("crab", "crab, speak")
-        assert [len(framing(request)) for request in daemon.model.requests] == [1] * 6
+        assert [len(list_framing_messages(request)) for request in daemon.model.requests] == [1] * 6
 
 
 # ── Message attribution ────────────────────────────────────────────────────────────────────────
@@ -236,9 +243,9 @@ async def test_framing_is_made_anew_for_each_run_and_never_piles_up(tmp_path: Pa
 
 @pytest.mark.req("conv.attribution")
 async def test_the_primarys_messages_carry_no_name_not_even_an_empty_one(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
-        assert all("agent" not in message for message in daemon.kept())
+        assert all("agent" not in message for message in daemon.read_messages())
         page = await client.list_messages("crab")
         assert not any(message.HasField("agent") for message in page.messages)
 
@@ -247,15 +254,17 @@ async def test_the_primarys_messages_carry_no_name_not_even_an_empty_one(tmp_pat
 async def test_every_agent_sees_who_said_what(tmp_path: Path) -> None:
     """What a guest said has its name around it, for the primary and for other guests alike."""
     agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin", "owl")}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "first", guest="twin")
         await client.send("crab", "second", guest="owl")
         await client.send("crab", "third")
         _, owls, crabs = daemon.model.requests
         twins_words = ("assistant", f"{TAGGED}\nheard: first\n</from>")
-        assert twins_words in shown(owls)
-        assert twins_words in shown(crabs)
-        assert ("assistant", '<from agent="owl">\nheard: second\n</from>') in shown(crabs)
+        assert twins_words in list_request_messages(owls)
+        assert twins_words in list_request_messages(crabs)
+        assert ("assistant", '<from agent="owl">\nheard: second\n</from>') in list_request_messages(
+            crabs
+        )
 
 
 # ── Compaction as memory ───────────────────────────────────────────────────────────────────────
@@ -272,10 +281,10 @@ async def test_every_agent_sees_who_said_what(tmp_path: Path) -> None:
 async def test_a_marker_has_a_title_of_one_sentence_at_most_sixty_long_and_a_time(
     tmp_path: Path, summary: str, title: str
 ) -> None:
-    async with served(tmp_path, summary=summary) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary=summary) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         await client.compact("crab")
-        (marker,) = [line for line in daemon.log() if line["kind"] == "compact"]
+        (marker,) = [line for line in daemon.read_log() if line["kind"] == "compact"]
         assert marker["title"] == title
         assert marker["summary"] == summary
         assert marker["archived_at"].endswith("Z")
@@ -287,23 +296,23 @@ async def test_a_marker_has_a_title_of_one_sentence_at_most_sixty_long_and_a_tim
 async def test_compaction_archives_a_segment_of_a_conversation_that_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         await client.compact("crab")
         await client.send("crab", "again")
-        assert shown(daemon.model.requests[-1]) == [
+        assert list_request_messages(daemon.model.requests[-1]) == [
             ("system", "You are crab."),
             ("user", "They met."),
             ("user", "again"),
         ]
         (conversation,) = (await client.list_conversations()).conversations
         assert conversation.message_count == 4
-        assert len(daemon.logs) == 1
+        assert len(daemon.log_paths) == 1
 
 
 @pytest.mark.req("compact.archives")
 async def test_archived_segments_can_be_browsed(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for part in ("First part. Yes.", "Second part. No."):
             await client.send("crab", f"about the {part}")
             daemon.model.summary = part
@@ -325,7 +334,7 @@ async def test_archived_segments_can_be_browsed(tmp_path: Path) -> None:
 @pytest.mark.req("conv.one_per_pair")
 async def test_there_is_no_new_chat_and_nothing_to_resume(tmp_path: Path) -> None:
     """The one conversation of a pair is always the active one, whatever happened to it."""
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "one")
         await client.kill("crab")
         await client.send("crab", "two")
@@ -333,7 +342,9 @@ async def test_there_is_no_new_chat_and_nothing_to_resume(tmp_path: Path) -> Non
         await client.send("crab", "three")
         (conversation,) = (await client.list_conversations()).conversations
         assert conversation.seq == 1
-        assert [text for role, text in await messages(client, "crab") if role == "user"] == [
+        assert [
+            text for role, text in await read_conversation(client, "crab") if role == "user"
+        ] == [
             "one",
             "two",
             "three",
@@ -344,10 +355,10 @@ async def test_there_is_no_new_chat_and_nothing_to_resume(tmp_path: Path) -> Non
 async def test_a_log_is_lines_of_json_with_names_on_messages_and_titles_on_markers(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "hello", guest="twin")
         await client.compact("crab")
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         assert log.suffix == ".jsonl"
         lines = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
         assert {line["kind"] for line in lines} == {"meta", "message", "event", "compact"}
@@ -361,7 +372,7 @@ async def test_a_log_is_lines_of_json_with_names_on_messages_and_titles_on_marke
 
 @pytest.mark.req("conv.active.listed")
 async def test_active_conversations_are_listed_by_agent_and_sender(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello", sender="bo")
         (active,) = (await client.list_active_conversations()).conversations
         assert {field.name for field, _ in active.ListFields()} <= {

@@ -9,15 +9,15 @@ from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
 from crabtalk.storage import MemoryStorage
 from tests.daemon.served import (
-    ending,
-    framing,
-    messages,
-    refused,
-    said,
-    served,
-    shown,
-    told,
-    until,
+    collect_events,
+    collect_text,
+    expect_error_code,
+    get_stream_end,
+    list_framing_messages,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
 )
 from tests.model_server import model_server
 
@@ -25,7 +25,7 @@ from tests.model_server import model_server
 pytestmark = pytest.mark.one_loop
 
 
-async def where(call: ToolDispatch) -> str:
+async def report_directory(call: ToolDispatch) -> str:
     """A tool that says where it works."""
     return str(call.cwd)
 
@@ -33,7 +33,7 @@ async def where(call: ToolDispatch) -> str:
 WHERE = "!tool where {}"
 
 
-class Shelf(MemoryStorage):
+class PersistentMemoryStorage(MemoryStorage):
     """Storage that outlives the daemon."""
 
     async def close(self) -> None:
@@ -42,10 +42,10 @@ class Shelf(MemoryStorage):
 
 @pytest.mark.req("conv.history.context")
 async def test_a_conversation_holds_the_history_the_agent_works_from(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "my name is bo")
         await client.send("crab", "what is it?")
-        assert shown(daemon.model.requests[-1])[1:] == [
+        assert list_request_messages(daemon.model.requests[-1])[1:] == [
             ("user", "my name is bo"),
             ("assistant", "heard: my name is bo"),
             ("user", "what is it?"),
@@ -57,10 +57,10 @@ async def test_a_conversation_holds_the_history_the_agent_works_from(tmp_path: P
 
 @pytest.mark.req("conv.identity.agent")
 async def test_the_agent_is_one_that_is_configured(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.send("squid", "hello")) == 404
-        assert await refused(told(client.stream("squid", "hello"))) == 404
-        assert daemon.logs == []
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.send("squid", "hello")) == 404
+        assert await expect_error_code(collect_events(client.stream("squid", "hello"))) == 404
+        assert daemon.log_paths == []
         assert daemon.model.requests == []
 
 
@@ -69,29 +69,29 @@ async def test_the_agent_is_one_that_is_configured(tmp_path: Path) -> None:
     "sender", ["user", "tg:12345", "delegate:42", "Zoë B.", "../../etc", "日本", "x" * 1000, " "]
 )
 async def test_clients_choose_their_own_convention_for_senders(tmp_path: Path, sender: str) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello", sender=sender)
         await client.send("crab", "again", sender=sender)
         (conversation,) = (await client.list_conversations()).conversations
         assert conversation.sender == sender
         assert conversation.message_count == 4
-        (log,) = daemon.logs
-        assert log.parent == daemon.sessions
+        (log,) = daemon.log_paths
+        assert log.parent == daemon.sessions_directory
 
 
 @pytest.mark.req("conv.identity.pair")
 async def test_the_pair_is_the_name_and_nothing_shorter(tmp_path: Path) -> None:
     """Names that look alike in a file's name are different names all the same."""
     pairs = [("crab", "a:b"), ("crab", "A B"), ("crab", "a-b"), ("twin", "a:b")]
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for agent, sender in pairs:
             await client.send(agent, f"I am {sender}", sender=sender)
         for agent, sender in pairs:
-            assert await messages(client, agent, sender) == [
+            assert await read_conversation(client, agent, sender) == [
                 ("user", f"I am {sender}"),
                 ("assistant", f"heard: I am {sender}"),
             ]
-        assert len(daemon.logs) == len(pairs)
+        assert len(daemon.log_paths) == len(pairs)
 
 
 @pytest.mark.req("wire.no_session_ids")
@@ -128,28 +128,28 @@ def test_the_wire_has_no_other_name_for_a_conversation() -> None:
 async def test_a_conversation_is_created_by_the_first_turn_and_by_nothing_else(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert not await client.kill("crab")
-        assert await refused(client.steer_session("crab", "left")) == 404
-        assert await refused(client.compact("crab")) == 404
-        assert await refused(client.list_messages("crab")) == 404
-        assert await refused(client.list_archives("crab")) == 404
-        assert daemon.logs == []
+        assert await expect_error_code(client.steer_session("crab", "left")) == 404
+        assert await expect_error_code(client.compact("crab")) == 404
+        assert await expect_error_code(client.list_messages("crab")) == 404
+        assert await expect_error_code(client.list_archives("crab")) == 404
+        assert daemon.log_paths == []
         assert list((await client.list_conversations()).conversations) == []
         assert list((await client.list_active_conversations()).conversations) == []
         await client.send("crab", "hello")
-        assert len(daemon.logs) == 1
+        assert len(daemon.log_paths) == 1
         assert len((await client.list_conversations()).conversations) == 1
 
 
 @pytest.mark.req("conv.persists")
 async def test_a_conversation_persists_across_restarts(tmp_path: Path) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "before")
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "after")
-            assert [text for _, text in shown(model.requests[-1])[1:]] == [
+            assert [text for _, text in list_request_messages(model.requests[-1])[1:]] == [
                 "before",
                 "heard: before",
                 "after",
@@ -160,24 +160,27 @@ async def test_a_conversation_persists_across_restarts(tmp_path: Path) -> None:
 @pytest.mark.on_files
 async def test_keeping_it_is_the_business_of_the_storage(tmp_path: Path) -> None:
     """With one that keeps nothing on disk there is nothing on disk; what it keeps comes back."""
-    storage = Shelf()
+    storage = PersistentMemoryStorage()
     async with model_server() as model:
-        async with served(tmp_path, model, agents={}, storage=storage) as daemon:
+        async with run_daemon(tmp_path, model, agents={}, storage=storage) as daemon:
             async with daemon.client() as client:
                 await client.send("crab", "before")
-            assert daemon.logs == []
+            assert daemon.log_paths == []
             assert not daemon.agent_file("crab").exists()
-        async with served(tmp_path, model, storage=storage) as daemon, daemon.client() as client:
+        async with (
+            run_daemon(tmp_path, model, storage=storage) as daemon,
+            daemon.client() as client,
+        ):
             await client.send("crab", "after")
-            assert ("user", "before") in shown(model.requests[-1])
+            assert ("user", "before") in list_request_messages(model.requests[-1])
 
 
 @pytest.mark.req("conv.one_per_pair")
 async def test_at_most_one_conversation_exists_for_a_pair(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         async with asyncio.timeout(20):
             await asyncio.gather(*(client.send("crab", f"turn {n}") for n in range(20)))
-        assert len(daemon.logs) == 1
+        assert len(daemon.log_paths) == 1
         (conversation,) = (await client.list_conversations()).conversations
         assert conversation.message_count == 40
 
@@ -189,11 +192,11 @@ async def test_at_most_one_conversation_exists_for_a_pair(tmp_path: Path) -> Non
 async def test_a_stream_appends_the_content_runs_the_agent_and_streams_the_response(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say first second"))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(client.stream("crab", "!say first second"))
         chunks = [event.content for event in events if isinstance(event, wire.StreamChunk)]
         assert "".join(chunks) == "first second"
-        assert daemon.kept() == [
+        assert daemon.read_messages() == [
             {"role": "user", "text": "!say first second"},
             {"role": "assistant", "text": "first second"},
         ]
@@ -201,27 +204,27 @@ async def test_a_stream_appends_the_content_runs_the_agent_and_streams_the_respo
 
 @pytest.mark.req("kill.cancels")
 async def test_a_kill_cancels_the_run_in_flight(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!say so far\n!hang")
-        await until(running, wire.StreamChunk)
+        await wait_for_event(running, wire.StreamChunk)
         assert await client.kill("crab")
-        end = ending(await told(running))
+        end = get_stream_end(await collect_events(running))
         assert (end.stop_reason, end.error) == (wire.STOP_REASON_CANCELLED, "")
         await daemon.model.until_hung_up()
 
 
 @pytest.mark.req("kill.idle")
 async def test_a_kill_of_a_conversation_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         assert await client.kill("crab")
         await client.send("crab", "again")
-        assert len(shown(daemon.model.requests[-1])) == 4
+        assert len(list_request_messages(daemon.model.requests[-1])) == 4
 
 
 @pytest.mark.req("compact.folds")
 async def test_compacting_folds_the_history_into_an_archive(tmp_path: Path) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         assert await client.compact("crab") == "They met."
         (archive,) = (await client.list_archives("crab")).archives
@@ -233,10 +236,10 @@ async def test_compacting_folds_the_history_into_an_archive(tmp_path: Path) -> N
 
 @pytest.mark.req("conv.sender.default")
 async def test_an_omitted_sender_is_a_sender_of_its_own(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        await told(client.stream("crab", "no sender"))
-        await told(client.stream("crab", "an empty one", sender=""))
-        await told(client.stream("crab", "by name", sender="user"))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        await collect_events(client.stream("crab", "no sender"))
+        await collect_events(client.stream("crab", "an empty one", sender=""))
+        await collect_events(client.stream("crab", "by name", sender="user"))
         (conversation,) = (await client.list_conversations()).conversations
         assert (conversation.sender, conversation.message_count) == ("user", 6)
 
@@ -246,7 +249,7 @@ async def test_an_omitted_sender_is_a_sender_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.req("conv.title")
 async def test_a_title_is_a_short_label_for_people(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         await daemon.daemon.runtime.set_title("crab", "x" * 10_000)
         (listed,) = (await client.list_conversations()).conversations
@@ -266,7 +269,10 @@ async def test_a_title_is_a_short_label_for_people(tmp_path: Path) -> None:
 @pytest.mark.req("conv.history.order")
 async def test_the_order_of_the_history_is_total(tmp_path: Path) -> None:
     """Turns that come while others run are in it one after the other, never mixed."""
-    async with served(tmp_path, tools={"where": where}) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, tools={"where": report_directory}) as daemon,
+        daemon.client() as client,
+    ):
         turns = (f"{WHERE}\n!then\n!say answer {n}" for n in range(8))
         async with asyncio.timeout(20):
             await asyncio.gather(*(client.send("crab", turn) for turn in turns))
@@ -285,15 +291,15 @@ async def test_the_order_of_the_history_is_total(tmp_path: Path) -> None:
 @pytest.mark.req("conv.history.append_only")
 async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Path) -> None:
     """Whatever happens, what was in the log stays where it was, byte for byte."""
-    async with served(tmp_path, summary="They met.") as daemon:
+    async with run_daemon(tmp_path, summary="They met.") as daemon:
         before = b""
         async with daemon.client() as client:
 
             async def killed() -> None:
                 running = client.stream("crab", "!say so far\n!hang")
-                await until(running, wire.StreamChunk)
+                await wait_for_event(running, wire.StreamChunk)
                 await client.kill("crab")
-                await told(running)
+                await collect_events(running)
 
             for step in (
                 lambda: client.send("crab", "one"),
@@ -301,10 +307,10 @@ async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Pat
                 killed,
                 lambda: client.compact("crab"),
                 lambda: client.send("crab", "three"),
-                lambda: told(client.stream("crab", "!status 400 no")),
+                lambda: collect_events(client.stream("crab", "!status 400 no")),
             ):
                 await step()
-                (log,) = daemon.logs
+                (log,) = daemon.log_paths
                 after = log.read_bytes()
                 assert after.startswith(before)
                 assert len(after) > len(before)
@@ -313,7 +319,7 @@ async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Pat
 
 @pytest.mark.req("compact.fresh")
 async def test_a_conversation_can_be_begun_afresh_without_a_model(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "my name is bo")
         asked = len(daemon.model.requests)
         assert await client.compact("crab", fresh=True) == ""
@@ -321,38 +327,38 @@ async def test_a_conversation_can_be_begun_afresh_without_a_model(tmp_path: Path
         handle = (await client.list_conversations("crab")).conversations[0].file_path
         assert list((await client.get_conversation_history(handle)).messages) == []
         await client.send("crab", "who am i?")
-        assert shown(daemon.model.requests[-1])[1:] == [("user", "who am i?")]
+        assert list_request_messages(daemon.model.requests[-1])[1:] == [("user", "who am i?")]
         found = (await client.search_sessions("bo", agent="crab")).hits
         assert [hit.message_id for hit in found] == [0]
         archives = (await client.list_archives("crab")).archives
         assert [(a.title, a.summary, a.first_id, a.end_id) for a in archives] == [
             ("my name is bo", "", 0, 2)
         ]
-        assert await refused(client.compact("crab", sender="nobody", fresh=True)) == 404
+        assert await expect_error_code(client.compact("crab", sender="nobody", fresh=True)) == 404
 
 
 @pytest.mark.req("conv.title.by_client")
 async def test_a_client_can_name_a_conversation(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello", sender="bo")
         await client.set_title("crab", "  the\n tide tables ", sender="bo")
         (info,) = (await client.list_conversations("crab")).conversations
         assert info.title == "the tide tables"
-        assert await refused(client.set_title("crab", "x")) == 404
+        assert await expect_error_code(client.set_title("crab", "x")) == 404
 
 
 @pytest.mark.req("compact.keeps_entries")
 async def test_compaction_takes_entries_from_the_working_context_and_nothing_else_does(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         for number in range(5):
             await client.send("crab", f"turn {number}")
-        assert len(shown(daemon.model.requests[-1])) == 1 + 9
+        assert len(list_request_messages(daemon.model.requests[-1])) == 1 + 9
         await client.compact("crab")
         await client.send("crab", "go on")
-        assert len(shown(daemon.model.requests[-1])) == 1 + 2
-        assert len(await messages(client, "crab")) == 12
+        assert len(list_request_messages(daemon.model.requests[-1])) == 1 + 2
+        assert len(await read_conversation(client, "crab")) == 12
 
 
 # ── Working directory ──────────────────────────────────────────────────────────────────────────
@@ -363,7 +369,10 @@ async def test_a_conversation_has_a_default_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with served(tmp_path, tools={"where": where}) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, tools={"where": report_directory}) as daemon,
+        daemon.client() as client,
+    ):
         answer = await client.send("crab", WHERE)
         assert answer.content == f"heard: {tmp_path}"
 
@@ -376,10 +385,13 @@ async def test_a_directory_given_with_a_turn_holds_for_that_run_and_no_other(
     other = tmp_path / "other"
     other.mkdir()
     both = f"{WHERE}\n!then\n{WHERE}"
-    async with served(tmp_path, tools={"where": where}) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, tools={"where": report_directory}) as daemon,
+        daemon.client() as client,
+    ):
         places = []
         for cwd in (str(other), None):
-            events = await told(client.stream("crab", both, cwd=cwd))
+            events = await collect_events(client.stream("crab", both, cwd=cwd))
             places.append([e.output for e in events if isinstance(e, wire.ToolResultEvent)])
         assert (await client.send("crab", WHERE, cwd=str(other))).content == f"heard: {other}"
         assert places == [[str(other)] * 2, [str(tmp_path)] * 2]
@@ -390,7 +402,7 @@ async def test_a_directory_given_with_a_turn_holds_for_that_run_and_no_other(
 
 @pytest.mark.req("conv.attribution")
 async def test_an_empty_agent_is_the_primary_and_any_other_a_guest(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "one")
         await client.send("crab", "two", guest="twin")
         page = await client.list_messages("crab")
@@ -405,20 +417,20 @@ async def test_an_empty_agent_is_the_primary_and_any_other_a_guest(tmp_path: Pat
 @pytest.mark.req("guest.framing.not_kept")
 async def test_what_the_daemon_injects_is_not_in_the_history(tmp_path: Path) -> None:
     """Instructions and framing reach the model; neither a client nor the log sees them."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "Crab.md").write_text("Speak softly.")
-        events = await told(client.stream("crab", "!say one", guest="twin"))
+        events = await collect_events(client.stream("crab", "!say one", guest="twin"))
         await client.send("crab", "!say two")
-        assert said(events) == "one"
+        assert collect_text(events) == "one"
         for request in daemon.model.requests:
-            assert len(framing(request)) == 1
-            assert any("Speak softly." in text for _, text in shown(request))
-        assert [text for _, text in await messages(client, "crab")] == [
+            assert len(list_framing_messages(request)) == 1
+            assert any("Speak softly." in text for _, text in list_request_messages(request))
+        assert [text for _, text in await read_conversation(client, "crab")] == [
             "!say one",
             "one",
             "!say two",
             "two",
         ]
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         assert "Speak softly." not in log.read_text()
         assert "<from" not in log.read_text()

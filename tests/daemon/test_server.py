@@ -12,44 +12,44 @@ import pytest
 
 import crabtalk
 from crabtalk.client import Client, ServerError
-from crabtalk.daemon.answers import Days
+from crabtalk.daemon.answers import DayNames
 from crabtalk.model import Message
 from crabtalk.protocol import wire
-from crabtalk.runtime import Limits, ToolDispatch
-from crabtalk.storage import MessageRecord, Meta, Pair
+from crabtalk.runtime import RuntimeLimits, ToolDispatch
+from crabtalk.storage import ConversationMeta, MessageRecord, Pair
 from tests.daemon.served import (
     AGENTS,
     CONFIG,
     PATIENCE,
-    Served,
-    ending,
-    messages,
-    prepare,
-    refused,
-    served,
-    shown,
-    told,
-    until,
-    within,
+    InProcessDaemon,
+    collect_events,
+    expect_error_code,
+    get_stream_end,
+    list_request_messages,
+    prepare_home,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
+    wait_with_timeout,
 )
 
 NOW = "2026-01-02T03:04:05.678Z"
 
 
-async def look(call: ToolDispatch) -> str:
+async def look_around(call: ToolDispatch) -> str:
     return "waves"
 
 
-async def handle_of(client: Client, agent: str = "", sender: str = "") -> str:
+async def get_handle(client: Client, agent: str = "", sender: str = "") -> str:
     (conversation,) = (await client.list_conversations(agent, sender)).conversations
     return conversation.file_path
 
 
-async def write_down(daemon: Served, texts: list[str], sender: str = "user") -> None:
+async def store_messages(daemon: InProcessDaemon, texts: list[str], sender: str = "user") -> None:
     """A conversation that was had before."""
     pair = Pair("crab", sender)
     records = [MessageRecord(n, NOW, Message("user", text)) for n, text in enumerate(texts)]
-    first = Meta(*pair, created_at=NOW).snapshot()
+    first = ConversationMeta(*pair, created_at=NOW).make_snapshot()
     await daemon.daemon.storage.append(pair, [first, *records], create=True)
 
 
@@ -58,7 +58,7 @@ async def write_down(daemon: Served, texts: list[str], sender: str = "user") -> 
 
 @pytest.mark.req("daemon.stats")
 async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert (await client.hello()).server_version == crabtalk.__version__
         stats = await client.get_stats()
         assert stats.uptime_secs < 60
@@ -67,12 +67,12 @@ async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
         assert stats.active_model == "scripted"
         assert list(stats.problems) == []
         running = client.stream("crab", "!wait")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
         stats = await client.get_stats()
         assert (stats.active_conversations, stats.runs) == (1, 1)
         daemon.model.release()
-        await told(running)
+        await collect_events(running)
 
 
 @pytest.mark.req("conv.sender.default")
@@ -81,15 +81,17 @@ async def test_no_sender_or_an_empty_one_is_user_in_every_message(
     tmp_path: Path, sender: str | None
 ) -> None:
     """A client may leave it out of one request and write it into another."""
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "sent", sender=sender)
         running = client.stream("crab", "!wait\n!say done", sender=sender)
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
         await client.steer_session("crab", "steered", sender="")
         await client.steer_session("crab", "steered too", sender="user")
         assert await client.kill("crab", sender="")
-        assert ending(await told(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert (
+            get_stream_end(await collect_events(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        )
         assert await client.kill("crab", sender="user")
         assert await client.compact("crab", sender="") == "They met."
         pages = [await client.list_messages("crab", sender=s) for s in (sender, "user")]
@@ -111,7 +113,7 @@ async def test_no_sender_or_an_empty_one_is_user_in_every_message(
 async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for agent, sender in [("crab", "bo"), ("twin", "bo"), ("crab", "eva"), ("crab", "bo")]:
             await client.send(agent, "hello", sender=sender)
 
@@ -142,15 +144,15 @@ async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
 )
 def test_a_day_is_that_of_the_daemons_clock(when: str, expected: str) -> None:
     now = datetime.fromisoformat("2026-03-02T08:00:00+01:00")
-    assert Days(now).name(datetime.fromisoformat(when)) == expected
+    assert DayNames(now).name_day(datetime.fromisoformat(when)) == expected
 
 
 @pytest.mark.req("conv.active.listed")
 async def test_active_conversations_are_those_in_memory_and_can_be_selected(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(live_conversations=2)
-    async with served(tmp_path, limits=limits) as daemon, daemon.client() as client:
+    limits = RuntimeLimits(live_conversations=2)
+    async with run_daemon(tmp_path, limits=limits) as daemon, daemon.client() as client:
         for sender in ("a", "b", "c"):
             await client.send("crab", "hello", sender=sender)
 
@@ -163,7 +165,7 @@ async def test_active_conversations_are_those_in_memory_and_can_be_selected(
         assert await active("twin") == []
         assert len((await client.list_conversations()).conversations) == 3
         await client.send("crab", "again", sender="a")
-        assert len(shown(daemon.model.requests[-1])) == 4
+        assert len(list_request_messages(daemon.model.requests[-1])) == 4
 
 
 # ── History, messages, archives ────────────────────────────────────────────────────────────────
@@ -172,14 +174,14 @@ async def test_active_conversations_are_those_in_memory_and_can_be_selected(
 @pytest.mark.req("conv.history.shown")
 async def test_a_history_is_what_people_read_of_what_the_agent_still_has(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="They met.", tools={"look": look}) as daemon,
+        run_daemon(tmp_path, summary="They met.", tools={"look": look_around}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", "long ago")
         await client.compact("crab")
         await client.send("crab", "!think hm\n!say wait\n!tool look {}\n!then\n!say done")
         await client.send("crab", "!say and I", guest="twin")
-        history = await client.get_conversation_history(await handle_of(client))
+        history = await client.get_conversation_history(await get_handle(client))
         assert history.agent == "crab"
         assert [(m.role, m.content, m.agent) for m in history.messages] == [
             ("user", "They met.", ""),
@@ -193,9 +195,12 @@ async def test_a_history_is_what_people_read_of_what_the_agent_still_has(tmp_pat
 
 @pytest.mark.req("conv.history.too_large")
 async def test_a_history_too_large_for_a_frame_is_refused_and_can_be_paged(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        await write_down(daemon, ["x" * 9_000_000, "y" * 9_000_000])
-        assert await refused(client.get_conversation_history(await handle_of(client))) == 413
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        await store_messages(daemon, ["x" * 9_000_000, "y" * 9_000_000])
+        assert (
+            await expect_error_code(client.get_conversation_history(await get_handle(client)))
+            == 413
+        )
         page = await client.list_messages("crab")
         assert (len(page.messages), page.total, page.next_offset) == (1, 2, 1)
         page = await client.list_messages("crab", offset=1)
@@ -206,7 +211,7 @@ async def test_a_history_too_large_for_a_frame_is_refused_and_can_be_paged(tmp_p
 @pytest.mark.req("conv.messages.paged")
 async def test_messages_come_a_page_at_a_time_from_the_very_first(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="They met.", tools={"look": look}) as daemon,
+        run_daemon(tmp_path, summary="They met.", tools={"look": look_around}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", "!think hm\n!say wait\n!tool look {}\n!then\n!say done")
@@ -248,8 +253,8 @@ async def test_messages_come_a_page_at_a_time_from_the_very_first(tmp_path: Path
 async def test_a_page_has_a_bound_and_an_end(
     tmp_path: Path, offset: int | None, limit: int | None, count: int, following: int | None
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        await write_down(daemon, [f"message {n}" for n in range(600)])
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        await store_messages(daemon, [f"message {n}" for n in range(600)])
         page = await client.list_messages("crab", offset=offset, limit=limit)
         assert (len(page.messages), page.total) == (count, 600)
         assert (page.next_offset if page.HasField("next_offset") else None) == following
@@ -260,12 +265,12 @@ async def test_a_page_has_a_bound_and_an_end(
 
 @pytest.mark.req("compact.refused")
 async def test_compacting_needs_a_conversation_with_something_in_it(tmp_path: Path) -> None:
-    async with served(tmp_path, summary="They met.") as daemon, daemon.client() as client:
-        assert await refused(client.compact("crab")) == 404
-        assert await refused(client.compact("squid")) == 404
+    async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
+        assert await expect_error_code(client.compact("crab")) == 404
+        assert await expect_error_code(client.compact("squid")) == 404
         await client.send("crab", "hello")
         await client.compact("crab")
-        assert await refused(client.compact("crab")) == 400
+        assert await expect_error_code(client.compact("crab")) == 400
         assert len((await client.list_archives("crab")).archives) == 1
 
 
@@ -274,15 +279,15 @@ async def test_compacting_needs_a_conversation_with_something_in_it(tmp_path: Pa
 async def test_a_compaction_whose_model_fails_changes_nothing(tmp_path: Path, answer: str) -> None:
     """The agent's prompt is part of what is summarised, so here it is the script of that."""
     agents = {"crab": f"prompt = '''{answer}'''\n"}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         before = log.read_bytes()
-        assert await refused(client.compact("crab")) == 500
+        assert await expect_error_code(client.compact("crab")) == 500
         assert log.read_bytes() == before
         assert list((await client.list_archives("crab")).archives) == []
         await client.send("crab", "again")
-        assert len(shown(daemon.model.requests[-1])) == 4
+        assert len(list_request_messages(daemon.model.requests[-1])) == 4
 
 
 @pytest.mark.req("compact.turns_wait")
@@ -290,28 +295,31 @@ async def test_turns_that_come_while_a_history_is_compacted_wait_and_see_the_sum
     tmp_path: Path,
 ) -> None:
     agents = {"crab": 'prompt = """!wait\n!say In short."""\n'}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         compacting = asyncio.ensure_future(client.compact("crab"))
         await daemon.model.until_waiting()
         running = client.stream("crab", "again")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         assert len(daemon.model.requests) == 2
         daemon.model.release()
-        assert await within(compacting) == "In short."
-        await told(running)
-        assert [text for _, text in shown(daemon.model.requests[-1])[1:]] == ["In short.", "again"]
+        assert await wait_with_timeout(compacting) == "In short."
+        await collect_events(running)
+        assert [text for _, text in list_request_messages(daemon.model.requests[-1])[1:]] == [
+            "In short.",
+            "again",
+        ]
 
 
 @pytest.mark.req("compact.kill")
 async def test_a_compaction_can_be_killed_and_then_nothing_has_changed(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "!hang"\n'}
-    async with served(tmp_path, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         compacting = asyncio.ensure_future(client.compact("crab"))
         await daemon.model.until_asked(2)
         assert await client.kill("crab")
-        assert await refused(compacting) == 500
+        assert await expect_error_code(compacting) == 500
         assert list((await client.list_archives("crab")).archives) == []
         await daemon.model.until_hung_up()
 
@@ -321,15 +329,15 @@ async def test_a_compaction_can_be_killed_and_then_nothing_has_changed(tmp_path:
 
 @pytest.mark.req("conv.delete")
 async def test_deleting_removes_the_file_the_live_state_and_the_listing(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello", sender="bo")
         await client.send("crab", "hello", sender="eva")
-        handle = await handle_of(client, sender="bo")
+        handle = await get_handle(client, sender="bo")
         await client.delete_conversation(handle)
         assert [c.sender for c in (await client.list_conversations()).conversations] == ["eva"]
         active = (await client.list_active_conversations()).conversations
         assert [c.sender for c in active] == ["eva"]
-        assert len(daemon.logs) == 1
+        assert len(daemon.log_paths) == 1
         assert not await client.kill("crab", sender="bo")
         for request in (
             client.get_conversation_history(handle),
@@ -337,40 +345,45 @@ async def test_deleting_removes_the_file_the_live_state_and_the_listing(tmp_path
             client.list_messages("crab", sender="bo"),
             client.list_archives("crab", sender="bo"),
         ):
-            assert await refused(request) == 404
+            assert await expect_error_code(request) == 404
         await client.send("crab", "hello again", sender="bo")
-        assert len(shown(daemon.model.requests[-1])) == 2
+        assert len(list_request_messages(daemon.model.requests[-1])) == 2
 
 
 @pytest.mark.req("conv.delete.running")
 async def test_deleting_while_a_turn_runs_ends_it_and_leaves_nothing_of_it(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!say so far\n!hang")
-        await until(running, wire.StreamChunk)
-        await client.delete_conversation(await handle_of(client))
-        assert ending(await told(running)).stop_reason == wire.STOP_REASON_CANCELLED
-        assert daemon.logs == []
+        await wait_for_event(running, wire.StreamChunk)
+        await client.delete_conversation(await get_handle(client))
+        assert (
+            get_stream_end(await collect_events(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        )
+        assert daemon.log_paths == []
         assert list((await client.list_conversations()).conversations) == []
         assert list((await client.list_active_conversations()).conversations) == []
         assert (await client.get_stats()).active_conversations == 0
         await daemon.model.until_hung_up()
         await client.send("crab", "hello")
-        assert await messages(client, "crab") == [("user", "hello"), ("assistant", "heard: hello")]
+        assert await read_conversation(client, "crab") == [
+            ("user", "hello"),
+            ("assistant", "heard: hello"),
+        ]
 
 
 @pytest.mark.req("conv.delete.running")
 async def test_a_turn_that_waited_behind_the_deleted_one_begins_a_conversation_anew(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         first = client.stream("crab", "!say so far\n!hang")
-        await until(first, wire.StreamChunk)
+        await wait_for_event(first, wire.StreamChunk)
         second = client.stream("crab", "second")
-        await until(second, wire.StreamStart)
-        await client.delete_conversation(await handle_of(client))
-        await told(first)
-        await told(second)
-        assert await messages(client, "crab") == [
+        await wait_for_event(second, wire.StreamStart)
+        await client.delete_conversation(await get_handle(client))
+        await collect_events(first)
+        await collect_events(second)
+        assert await read_conversation(client, "crab") == [
             ("user", "second"),
             ("assistant", "heard: second"),
         ]
@@ -380,23 +393,23 @@ async def test_a_turn_that_waited_behind_the_deleted_one_begins_a_conversation_a
 async def test_of_many_who_delete_at_once_one_did_it_and_the_others_are_told(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
-        handle = await handle_of(client)
+        handle = await get_handle(client)
         async with asyncio.timeout(PATIENCE):
             results = await asyncio.gather(
                 *(client.delete_conversation(handle) for _ in range(8)), return_exceptions=True
             )
         assert results.count(None) == 1
         assert {r.code for r in results if isinstance(r, ServerError)} == {404}
-        assert daemon.logs == []
+        assert daemon.log_paths == []
 
 
 @pytest.mark.req("conv.handles.checked")
 async def test_a_handle_the_daemon_did_not_give_out_is_nothing_to_it(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         outside = daemon.home / "outside.jsonl"
         outside.write_bytes(log.read_bytes())
 
@@ -414,8 +427,8 @@ async def test_a_handle_the_daemon_did_not_give_out_is_nothing_to_it(tmp_path: P
             *(f"{log.stem}{more}" for more in (".jsonl", "/", "\n", " ", "\0", "/../x", "-2")),
             f"./{log.stem}",
         ):
-            assert await refused(client.get_conversation_history(handle)) == 404, handle
-            assert await refused(client.delete_conversation(handle)) == 404, handle
+            assert await expect_error_code(client.get_conversation_history(handle)) == 404, handle
+            assert await expect_error_code(client.delete_conversation(handle)) == 404, handle
         assert contents() == before
         await client.delete_conversation(log.stem)
         assert outside.exists()
@@ -428,7 +441,7 @@ ANY_MODEL = '# ours\n[llm]\nbase_url = "{url}" # here\nmax_retries = 0\n'
 
 @pytest.mark.req("models.listed")
 async def test_models_are_listed_with_the_active_one(tmp_path: Path) -> None:
-    async with served(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
         daemon.model.models += ["other"]
         listed = (await client.list_models()).models
         assert [(m.name, m.active) for m in listed] == [("scripted", True), ("other", False)]
@@ -440,7 +453,7 @@ async def test_models_are_listed_with_the_active_one(tmp_path: Path) -> None:
 async def test_a_model_is_listed_with_what_it_reads_where_that_is_known(
     tmp_path: Path, said: int, told: int
 ) -> None:
-    async with served(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
         daemon.model.context = said
         (model,) = (await client.list_models()).models
         assert (model.HasField("context_limit"), model.context_limit) == (told > 0, told)
@@ -452,7 +465,7 @@ async def test_the_active_model_is_used_at_once_and_written_down_beside_what_peo
 ) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": 'prompt = "o"\nmodel = "scripted"\n'}
     async with (
-        served(tmp_path, config=ANY_MODEL, agents=agents) as daemon,
+        run_daemon(tmp_path, config=ANY_MODEL, agents=agents) as daemon,
         daemon.client() as client,
     ):
         daemon.model.models += ["other"]
@@ -471,10 +484,10 @@ async def test_the_active_model_is_used_at_once_and_written_down_beside_what_peo
 
 @pytest.mark.req("models.set_active")
 async def test_a_model_nobody_offers_is_not_made_the_active_one(tmp_path: Path) -> None:
-    async with served(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
         before = (daemon.home / "config.toml").read_bytes()
-        assert await refused(client.set_active_model("nonesuch")) == 404
-        assert await refused(client.set_active_model(" ")) == 400
+        assert await expect_error_code(client.set_active_model("nonesuch")) == 404
+        assert await expect_error_code(client.set_active_model(" ")) == 400
         assert (daemon.home / "config.toml").read_bytes() == before
         assert (await client.send("crab", "hello")).model == "scripted"
 
@@ -483,7 +496,7 @@ async def test_a_model_nobody_offers_is_not_made_the_active_one(tmp_path: Path) 
 async def test_a_provider_that_cannot_be_asked_offers_what_is_written_down(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "p"\nbase_url = "http://127.0.0.1:1"\nmax_retries = 0\n'
     config += 'models = ["a", "b"]\n'
-    async with served(tmp_path, config=config) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
         assert [m.name for m in (await client.list_models()).models] == ["a", "b"]
         await client.set_active_model("b")
         assert (await client.get_stats()).active_model == "b"
@@ -497,9 +510,9 @@ async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
     monkeypatch.setattr("crabtalk.daemon.agents_server.ASKING", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         config = f'[llm]\nbase_url = "http://127.0.0.1:{mute.getsockname()[1]}/v1"\n'
-        async with served(tmp_path, config=config) as daemon, daemon.client() as client:
-            assert await refused(client.list_models()) == 503
-            assert await refused(client.set_active_model("m")) == 503
+        async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
+            assert await expect_error_code(client.list_models()) == 503
+            assert await expect_error_code(client.set_active_model("m")) == 503
             await client.ping()
 
 
@@ -509,13 +522,15 @@ async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.on_files
 async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "sessions").touch()  # where a directory should be
         with pytest.raises(ServerError, match="cannot") as caught:
-            await told(client.stream("crab", "hello"))  # it is not accepted, so it never starts
+            await collect_events(
+                client.stream("crab", "hello")
+            )  # it is not accepted, so it never starts
         assert caught.value.code == 500
-        assert await refused(client.send("crab", "hello")) == 500
-        assert await refused(client.list_conversations()) == 500
+        assert await expect_error_code(client.send("crab", "hello")) == 500
+        assert await expect_error_code(client.list_conversations()) == 500
         assert daemon.model.requests == []  # nobody is asked about what is not kept
         (daemon.home / "sessions").unlink()
         assert (await client.send("crab", "hello")).content == "heard: hello"
@@ -526,18 +541,18 @@ async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) ->
 async def test_agents_that_cannot_be_read_are_a_problem_and_no_reason_not_to_start(
     tmp_path: Path,
 ) -> None:
-    prepare(tmp_path / "home", AGENTS, CONFIG)
+    prepare_home(tmp_path / "home", AGENTS, CONFIG)
     agents = tmp_path / "home" / "agents"
     agents.rename(tmp_path / "away")
     agents.touch()
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
         assert str(agents) in problem
-        assert await refused(client.send("crab", "hello")) == 404
-        assert await refused(client.create_agent("owl", "You are owl.")) == 500
+        assert await expect_error_code(client.send("crab", "hello")) == 404
+        assert await expect_error_code(client.create_agent("owl", "You are owl.")) == 500
         agents.unlink()
         (tmp_path / "away").rename(agents)
-        daemon.configure(CONFIG.replace("{url}", daemon.model.url))
+        daemon.write_config(CONFIG.replace("{url}", daemon.model.url))
         await client.reload()
         assert list((await client.get_stats()).problems) == []
         assert (await client.send("crab", "hello")).content == "heard: hello"

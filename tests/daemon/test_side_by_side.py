@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import wire
-from tests.daemon.served import PATIENCE, served
-from tests.scripted import RawPeer, ping
+from tests.daemon.served import PATIENCE, run_daemon
+from tests.scripted import RawPeer, make_ping
 
 QUESTION = {
     "questions": [
@@ -21,7 +21,7 @@ QUESTION = {
 }
 
 
-def turn(content: str, request_id: int, *, sender: str = "user") -> wire.ClientMessage:
+def make_turn_request(content: str, request_id: int, *, sender: str = "user") -> wire.ClientMessage:
     message = wire.StreamMsg(agent="crab", content=content, sender=sender)
     return wire.ClientMessage(stream=message, request_id=request_id)
 
@@ -36,12 +36,12 @@ async def read_until(peer: RawPeer, event: str, request_id: int) -> wire.ServerM
 
 @pytest.mark.req("wire.side_by_side.control")
 async def test_a_turn_is_steered_and_killed_on_its_own_connection(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        peer = await daemon.peer()
-        peer.send(turn("!wait\n!say on", 1))
+    async with run_daemon(tmp_path) as daemon:
+        peer = await daemon.connect_raw()
+        peer.send(make_turn_request("!wait\n!say on", 1))
         await read_until(peer, "start", 1)
         await daemon.model.until_waiting()
-        peer.send(ping())
+        peer.send(make_ping())
         assert (await peer.expect()).HasField("pong")
         steer = wire.SteerSessionMsg(agent="crab", sender="user", content="!wait\n!say steered")
         peer.send(wire.ClientMessage(steer_session=steer, request_id=2))
@@ -62,9 +62,11 @@ async def test_a_turn_is_steered_and_killed_on_its_own_connection(tmp_path: Path
 
 @pytest.mark.req("wire.side_by_side.control")
 async def test_a_question_is_answered_on_the_connection_of_its_turn(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon:
-        peer = await daemon.peer()
-        peer.send(turn(f"!tool ask_user {json.dumps(QUESTION)}\n!then\n!say thanks", 1))
+    async with run_daemon(tmp_path, hooks={}) as daemon:
+        peer = await daemon.connect_raw()
+        peer.send(
+            make_turn_request(f"!tool ask_user {json.dumps(QUESTION)}\n!then\n!say thanks", 1)
+        )
         await read_until(peer, "ask_user", 1)
         reply = wire.ReplyToAsk(agent="crab", sender="user", content="South")
         peer.send(wire.ClientMessage(reply_to_ask=reply, request_id=2))
@@ -78,11 +80,15 @@ async def test_a_question_is_answered_on_the_connection_of_its_turn(tmp_path: Pa
 async def test_two_turns_of_a_conversation_run_in_order_and_others_beside_them(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as daemon:
-        peer = await daemon.peer()
-        first = turn("!wait\n!say first", 1)
+    async with run_daemon(tmp_path) as daemon:
+        peer = await daemon.connect_raw()
+        first = make_turn_request("!wait\n!say first", 1)
         first.stream.cwd = str(tmp_path)  # is looked at in a thread, which takes a moment
-        peer.send(first, turn("!say second", 2), turn("!say other", 3, sender="bo"))
+        peer.send(
+            first,
+            make_turn_request("!say second", 2),
+            make_turn_request("!say other", 3, sender="bo"),
+        )
         ended: list[int] = []
         started: list[int] = []
         async with asyncio.timeout(PATIENCE):

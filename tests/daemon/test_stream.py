@@ -7,51 +7,53 @@ from typing import Any
 import pytest
 
 from crabtalk.protocol import wire
-from crabtalk.runtime import Limits, ToolDispatch, ToolError
+from crabtalk.runtime import RuntimeLimits, ToolDispatch, ToolError
 from tests.daemon.served import (
     PATIENCE,
-    Served,
-    becomes,
-    ending,
-    messages,
-    refused,
-    said,
-    served,
-    shown,
-    told,
-    until,
-    within,
+    InProcessDaemon,
+    collect_events,
+    collect_text,
+    expect_error_code,
+    get_stream_end,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
-from tests.scripted import RawPeer, ping
+from tests.scripted import RawPeer, make_ping
 
 LS = '!tool bash {"command":"ls"}'
 
 
-async def bash(call: ToolDispatch) -> str:
+async def run_bash(call: ToolDispatch) -> str:
     return f"ran {call.arguments}"
 
 
-async def start(daemon: Served, content: str, **options: Any) -> RawPeer:
+async def start_turn(daemon: InProcessDaemon, content: str, **options: Any) -> RawPeer:
     """A turn on a connection of its own; its first answer is not read yet."""
-    peer = await daemon.peer()
+    peer = await daemon.connect_raw()
     request = wire.StreamMsg(agent="crab", content=content, **options)
     peer.send(wire.ClientMessage(stream=request))
     return peer
 
 
-async def events_of(daemon: Served, content: str, **options: Any) -> list[wire.StreamEvent]:
+async def collect_turn_events(
+    daemon: InProcessDaemon, content: str, **options: Any
+) -> list[wire.StreamEvent]:
     """A turn's events as they are on the wire, without what differs from run to run.
 
     Nothing follows the last of them: the connection is free for the next request.
     """
-    peer = await start(daemon, content, **options)
+    peer = await start_turn(daemon, content, **options)
     events: list[wire.StreamEvent] = []
     async with asyncio.timeout(PATIENCE):
         while not events or not events[-1].HasField("end"):
             message = await peer.expect()
             assert message.WhichOneof("msg") == "stream", message
             events.append(message.stream)
-        peer.send(ping())
+        peer.send(make_ping())
         assert (await peer.expect()).WhichOneof("msg") == "pong"
     await peer.close()
     for event in events:
@@ -62,7 +64,7 @@ async def events_of(daemon: Served, content: str, **options: Any) -> list[wire.S
     return events
 
 
-def names(events: list[wire.StreamEvent]) -> list[str | None]:
+def list_event_names(events: list[wire.StreamEvent]) -> list[str | None]:
     return [event.WhichOneof("event") for event in events]
 
 
@@ -74,8 +76,8 @@ async def test_one_call_and_an_answer_are_told_in_the_order_every_client_knows(
     tmp_path: Path,
 ) -> None:
     content = f"{LS}\n!usage 9 3\n!then\n!say one file\n!usage 20 2"
-    async with served(tmp_path, tools={"bash": bash}) as daemon:
-        events = await events_of(daemon, content)
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon:
+        events = await collect_turn_events(daemon, content)
     call = {"name": "bash", "id": "call_1"}
     whole = {**call, "arguments": '{"command":"ls"}'}
     usages = [
@@ -104,9 +106,9 @@ async def test_one_call_and_an_answer_are_told_in_the_order_every_client_knows(
 @pytest.mark.req("stream.segments")
 async def test_segments_never_nest_and_an_early_notice_may_fall_into_one(tmp_path: Path) -> None:
     content = f"!think well now\n!say let me see\n{LS}\n!then\n!think so\n!say done"
-    async with served(tmp_path, tools={"bash": bash}) as daemon:
-        events = await events_of(daemon, content)
-    assert names(events) == [
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon:
+        events = await collect_turn_events(daemon, content)
+    assert list_event_names(events) == [
         "start",
         *("thinking_start", "thinking", "thinking", "thinking_end"),
         *("text_start", "chunk", "chunk", "chunk", "tool_start", "text_end"),
@@ -131,45 +133,52 @@ async def test_results_come_as_calls_finish_and_are_kept_in_the_order_of_the_cal
         raise ToolError("bash failed: no such command")
 
     tools = {"slow": slow, "fails": fails}
-    async with served(tmp_path, tools=tools) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools=tools) as daemon, daemon.client() as client:
         running = client.stream("crab", "!tool slow {}\n!tool fails {}\n!then\n!say done")
-        early, complete = [await until(running, wire.ToolStartEvent) for _ in range(2)]
+        early, complete = [await wait_for_event(running, wire.ToolStartEvent) for _ in range(2)]
         assert [call.name for call in early.calls] == ["slow"]
         assert [call.id for call in complete.calls] == ["call_1", "call_2"]
-        second = await until(running, wire.ToolResultEvent)
+        second = await wait_for_event(running, wire.ToolResultEvent)
         assert (second.call_id, second.output) == ("call_2", "bash failed: no such command")
         assert second.is_error
         first_may_finish.set()
-        first = await until(running, wire.ToolResultEvent)
+        first = await wait_for_event(running, wire.ToolResultEvent)
         assert (first.call_id, first.output, first.is_error) == ("call_1", "slow", False)
-        await told(running)
+        await collect_events(running)
         page = await client.list_messages("crab")
         assert [m.call_id for m in page.messages if m.role == "tool"] == ["call_1", "call_2"]
 
 
 @pytest.mark.req("stream.usage")
 async def test_a_provider_that_reports_no_usage_is_told_nothing_about(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        events = await events_of(daemon, "!say hello\n!usage 0 0")
-    assert names(events) == ["start", "text_start", "chunk", "text_end", "end"]
+    async with run_daemon(tmp_path) as daemon:
+        events = await collect_turn_events(daemon, "!say hello\n!usage 0 0")
+    assert list_event_names(events) == ["start", "text_start", "chunk", "text_end", "end"]
     assert not events[-1].end.HasField("usage")
 
 
 @pytest.mark.req("stream.usage")
 async def test_a_number_the_wire_cannot_hold_is_told_as_the_largest_it_can(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        end = (await events_of(daemon, "!say hello\n!usage 99999999999 1"))[-1].end
+    async with run_daemon(tmp_path) as daemon:
+        end = (await collect_turn_events(daemon, "!say hello\n!usage 99999999999 1"))[-1].end
     assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (2**32 - 1, 1)
 
 
 @pytest.mark.req("stream.guest")
 async def test_the_stream_of_a_guest_carries_the_guests_name(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        events = await events_of(daemon, "!say hello", guest="twin")
-    assert names(events) == ["start", "text_start", "chunk", "text_end", "context_usage", "end"]
+    async with run_daemon(tmp_path) as daemon:
+        events = await collect_turn_events(daemon, "!say hello", guest="twin")
+    assert list_event_names(events) == [
+        "start",
+        "text_start",
+        "chunk",
+        "text_end",
+        "context_usage",
+        "end",
+    ]
     speakers = {
         getattr(event, name).agent
-        for event, name in zip(events, names(events), strict=True)
+        for event, name in zip(events, list_event_names(events), strict=True)
         if name in ("start", "text_start", "text_end", "end")
     }
     assert speakers == {"twin"}
@@ -177,11 +186,11 @@ async def test_the_stream_of_a_guest_carries_the_guests_name(tmp_path: Path) -> 
 
 @pytest.mark.req("durability.turn_before_end")
 async def test_all_of_a_turn_is_stored_when_its_end_is_sent(tmp_path: Path) -> None:
-    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         running = client.stream("crab", f"{LS}\n!then\n!say done")
-        await until(running, wire.StreamEnd)
-        kept = daemon.log()
-        await told(running)
+        await wait_for_event(running, wire.StreamEnd)
+        kept = daemon.read_log()
+        await collect_events(running)
         roles = [line["message"]["role"] for line in kept if line["kind"] == "message"]
         assert roles == ["user", "assistant", "tool", "assistant"]
         assert kept[-1]["message_count"] == 4
@@ -189,13 +198,13 @@ async def test_all_of_a_turn_is_stored_when_its_end_is_sent(tmp_path: Path) -> N
 
 @pytest.mark.req("durability.before_model")
 async def test_what_the_user_said_is_stored_before_the_model_is_asked(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!hang")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_asked()
-        assert daemon.kept() == [{"role": "user", "text": "!hang"}]
+        assert daemon.read_messages() == [{"role": "user", "text": "!hang"}]
         await client.kill("crab")
-        await told(running)
+        await collect_events(running)
 
 
 # ── How it ends ────────────────────────────────────────────────────────────────────────────────
@@ -217,32 +226,32 @@ async def test_the_end_says_why_and_only_a_failure_has_an_error(
     tmp_path: Path, content: str, reason: wire.StopReason.ValueType, error: str
 ) -> None:
     agents = {"crab": 'prompt = "c"\nmax_iterations = 2\n'}
-    async with served(tmp_path, tools={"bash": bash}, agents=agents) as daemon:
-        end = (await events_of(daemon, content))[-1].end
+    async with run_daemon(tmp_path, tools={"bash": run_bash}, agents=agents) as daemon:
+        end = (await collect_turn_events(daemon, content))[-1].end
         assert end.stop_reason == reason
         assert error in end.error
         assert bool(end.error) == (reason == wire.STOP_REASON_ERROR)
         assert (end.agent, end.model) == ("crab", "scripted")
-        assert daemon.kept()[0] == {"role": "user", "text": content}
+        assert daemon.read_messages()[0] == {"role": "user", "text": content}
 
 
 @pytest.mark.req("stream.unknown_agent")
 async def test_an_unknown_agent_is_one_error_without_start_and_end(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        peer = await daemon.peer()
+    async with run_daemon(tmp_path) as daemon:
+        peer = await daemon.connect_raw()
         peer.send(wire.ClientMessage(stream=wire.StreamMsg(agent="squid", content="hello")))
         async with asyncio.timeout(PATIENCE):
             assert "'squid'" in await peer.expect_error(404)
-            peer.send(ping())
+            peer.send(make_ping())
             assert (await peer.expect()).WhichOneof("msg") == "pong"
         await peer.close()
 
 
 @pytest.mark.req("stream.unknown_guest")
 async def test_an_unknown_guest_is_found_out_after_the_start(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
-        events = await events_of(daemon, "hello", guest="squid")
-        assert names(events) == ["start", "end"]
+    async with run_daemon(tmp_path) as daemon:
+        events = await collect_turn_events(daemon, "hello", guest="squid")
+        assert list_event_names(events) == ["start", "end"]
         assert events[-1].end.stop_reason == wire.STOP_REASON_ERROR
         assert "squid" in events[-1].end.error
         assert daemon.model.requests == []
@@ -251,10 +260,10 @@ async def test_an_unknown_guest_is_found_out_after_the_start(tmp_path: Path) -> 
 @pytest.mark.req("stream.bad_request")
 @pytest.mark.parametrize("content", ["", " ", "\n\t "])
 async def test_an_empty_message_is_refused(tmp_path: Path, content: str) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.send("crab", content)) == 400
-        assert await refused(told(client.stream("crab", content))) == 400
-        assert daemon.logs == []
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.send("crab", content)) == 400
+        assert await expect_error_code(collect_events(client.stream("crab", content))) == 400
+        assert daemon.log_paths == []
 
 
 @pytest.mark.req("conv.cwd.checked")
@@ -262,42 +271,48 @@ async def test_an_empty_message_is_refused(tmp_path: Path, content: str) -> None
 async def test_a_directory_must_be_absolute_and_there(tmp_path: Path, cwd: str) -> None:
     (tmp_path / "file").touch()
     place = cwd.replace("{tmp}", str(tmp_path))
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.send("crab", "hello", cwd=place)) == 400
-        assert await refused(told(client.stream("crab", "hello", cwd=place))) == 400
-        assert daemon.logs == []
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.send("crab", "hello", cwd=place)) == 400
+        assert (
+            await expect_error_code(collect_events(client.stream("crab", "hello", cwd=place)))
+            == 400
+        )
+        assert daemon.log_paths == []
 
 
 @pytest.mark.req("bounds.runs")
 async def test_turns_beyond_the_bound_are_refused_and_later_ones_are_not(tmp_path: Path) -> None:
-    async with served(tmp_path, limits=Limits(runs=2)) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(tmp_path, limits=RuntimeLimits(runs=2)) as daemon,
+        daemon.client() as client,
+    ):
         running = [client.stream("crab", "!wait", sender=name) for name in ("a", "b")]
         for stream in running:
-            await until(stream, wire.StreamStart)
-        assert await refused(client.send("crab", "hello")) == 503
-        assert await refused(told(client.stream("crab", "hello"))) == 503
-        assert await refused(client.compact("crab", sender="a")) == 503
+            await wait_for_event(stream, wire.StreamStart)
+        assert await expect_error_code(client.send("crab", "hello")) == 503
+        assert await expect_error_code(collect_events(client.stream("crab", "hello"))) == 503
+        assert await expect_error_code(client.compact("crab", sender="a")) == 503
         await daemon.model.until_waiting(2)
         daemon.model.release()
         for stream in running:
-            await told(stream)
+            await collect_events(stream)
         assert (await client.send("crab", "hello")).content == "heard: hello"
 
 
 @pytest.mark.req("stream.tool_choice")
 async def test_a_turn_can_say_which_tool_to_call_first(tmp_path: Path) -> None:
-    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         await client.send("crab", f"{LS}\n!then\n!say done", tool_choice="bash")
-        await told(client.stream("crab", "hello", tool_choice="none"))
+        await collect_events(client.stream("crab", "hello", tool_choice="none"))
         choices = [request.get("tool_choice") for request in daemon.model.requests]
         assert choices == [{"type": "function", "function": {"name": "bash"}}, None, "none"]
 
 
 @pytest.mark.req("stream.tool_choice")
 async def test_a_tool_the_agent_does_not_have_cannot_be_chosen(tmp_path: Path) -> None:
-    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
-        assert await refused(client.send("crab", "hello", tool_choice="dig")) == 400
-        assert daemon.logs == []
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.send("crab", "hello", tool_choice="dig")) == 400
+        assert daemon.log_paths == []
 
 
 # ── send ───────────────────────────────────────────────────────────────────────────────────────
@@ -306,7 +321,7 @@ async def test_a_tool_the_agent_does_not_have_cannot_be_chosen(tmp_path: Path) -
 @pytest.mark.req("send.answer")
 async def test_send_answers_with_the_last_words_and_what_all_of_it_cost(tmp_path: Path) -> None:
     content = f"!say looking\n{LS}\n!usage 5 1\n!then\n!say done\n!usage 7 1"
-    async with served(tmp_path, tools={"bash": bash}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         answer = await client.send("crab", content)
         assert (answer.agent, answer.content, answer.model) == ("crab", "done", "scripted")
         assert answer.usage == wire.TokenUsage(
@@ -316,20 +331,20 @@ async def test_send_answers_with_the_last_words_and_what_all_of_it_cost(tmp_path
 
 @pytest.mark.req("send.fails")
 async def test_send_says_so_when_the_model_fails_or_a_name_is_unknown(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        assert await refused(client.send("crab", "!status 500 boom")) == 500
-        assert await refused(client.send("squid", "hello")) == 404
-        assert await refused(client.send("crab", "hello", guest="squid")) == 404
-        assert [text for _, text in await messages(client, "crab")] == ["!status 500 boom"]
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        assert await expect_error_code(client.send("crab", "!status 500 boom")) == 500
+        assert await expect_error_code(client.send("squid", "hello")) == 404
+        assert await expect_error_code(client.send("crab", "hello", guest="squid")) == 404
+        assert [text for _, text in await read_conversation(client, "crab")] == ["!status 500 boom"]
 
 
 @pytest.mark.req("send.killed")
 async def test_a_send_that_is_killed_is_answered_with_an_error(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         sending = asyncio.ensure_future(client.send("crab", "!say so far\n!hang"))
         await daemon.model.until_asked()
         assert await client.kill("crab")
-        assert await refused(sending) == 500
+        assert await expect_error_code(sending) == 500
         await daemon.model.until_hung_up()
 
 
@@ -352,34 +367,38 @@ async def test_a_killed_turn_keeps_what_was_complete_and_the_next_goes_on_from_t
             stopped.set()
         return ""
 
-    tools = {"stuck": stuck, "bash": bash}
-    async with served(tmp_path, tools=tools) as daemon, daemon.client() as client:
+    tools = {"stuck": stuck, "bash": run_bash}
+    async with run_daemon(tmp_path, tools=tools) as daemon, daemon.client() as client:
         running = client.stream("crab", f"{LS}\n!then\n!say wait\n!tool stuck {{}}")
-        await until(running, wire.ToolStartEvent)
-        await within(began.wait())
+        await wait_for_event(running, wire.ToolStartEvent)
+        await wait_with_timeout(began.wait())
         assert await client.kill("crab")
-        end = ending(await told(running))
+        end = get_stream_end(await collect_events(running))
         assert (end.stop_reason, end.error) == (wire.STOP_REASON_CANCELLED, "")
         assert stopped.is_set()
         await client.send("crab", "go on")
-        roles = [role for role, _ in shown(daemon.model.requests[-1])[1:]]
+        roles = [role for role, _ in list_request_messages(daemon.model.requests[-1])[1:]]
         assert roles == ["user", "assistant", "tool", "assistant", "tool", "user"]
-        results = [text for role, text in shown(daemon.model.requests[-1]) if role == "tool"]
+        results = [
+            text
+            for role, text in list_request_messages(daemon.model.requests[-1])
+            if role == "tool"
+        ]
         assert results[0] == 'ran {"command":"ls"}'
         assert results[1].startswith("interrupted")
 
 
 @pytest.mark.req("kill.waiting_turn")
 async def test_a_turn_that_waits_behind_the_killed_one_runs(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         first = client.stream("crab", "!hang")
-        await until(first, wire.StreamStart)
+        await wait_for_event(first, wire.StreamStart)
         second = client.stream("crab", "!say my turn")
-        await until(second, wire.StreamStart)
+        await wait_for_event(second, wire.StreamStart)
         await daemon.model.until_asked()
         await client.kill("crab")
-        assert ending(await told(first)).stop_reason == wire.STOP_REASON_CANCELLED
-        assert said(await told(second)) == "my turn"
+        assert get_stream_end(await collect_events(first)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert collect_text(await collect_events(second)) == "my turn"
 
 
 # ── Leaving ────────────────────────────────────────────────────────────────────────────────────
@@ -388,8 +407,8 @@ async def test_a_turn_that_waits_behind_the_killed_one_runs(tmp_path: Path) -> N
 @pytest.mark.req("leave.cancels")
 @pytest.mark.parametrize("half", [False, True])
 async def test_a_client_that_leaves_takes_its_turn_along(tmp_path: Path, half: bool) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        peer = await start(daemon, "!say so far\n!hang")
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        peer = await start_turn(daemon, "!say so far\n!hang")
         async with asyncio.timeout(PATIENCE):
             while not (await peer.expect()).stream.HasField("chunk"):
                 pass
@@ -398,10 +417,12 @@ async def test_a_client_that_leaves_takes_its_turn_along(tmp_path: Path, half: b
         else:
             await peer.close()
         await daemon.model.until_hung_up()
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         await peer.close()
         await client.send("crab", "hello again")
-        assert [text for role, text in await messages(client, "crab") if role == "user"] == [
+        assert [
+            text for role, text in await read_conversation(client, "crab") if role == "user"
+        ] == [
             "!say so far\n!hang",
             "hello again",
         ]
@@ -409,23 +430,23 @@ async def test_a_client_that_leaves_takes_its_turn_along(tmp_path: Path, half: b
 
 @pytest.mark.req("leave.detached")
 async def test_a_detached_turn_outlives_its_client(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        peer = await start(daemon, "!wait\n!say to the end", detach=True)
-        await within(peer.expect())
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        peer = await start_turn(daemon, "!wait\n!say to the end", detach=True)
+        await wait_with_timeout(peer.expect())
         await daemon.model.until_waiting()
         await peer.close()
-        await becomes(lambda: daemon.listener.statistics().connections == 1)
-        assert daemon.daemon.runtime.running == 1
+        await wait_until(lambda: daemon.listener.statistics().connections == 1)
+        assert daemon.daemon.runtime.running_count == 1
         daemon.model.release()
         await client.send("crab", "and you?")  # waits for its turn behind the other
-        assert daemon.kept()[1]["text"] == "to the end"
+        assert daemon.read_messages()[1]["text"] == "to the end"
         assert daemon.model.hangups == 0
 
 
 @pytest.mark.req("leave.send")
 async def test_a_send_is_carried_out_though_its_client_left(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        peer = await daemon.peer()
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        peer = await daemon.connect_raw()
         request = wire.SendMsg(agent="crab", content="!wait\n!say to the end")
         peer.send(wire.ClientMessage(send=request))
         await daemon.model.until_waiting()
@@ -434,24 +455,24 @@ async def test_a_send_is_carried_out_though_its_client_left(tmp_path: Path) -> N
         await client.ping()
         daemon.model.release()
         await client.send("crab", "and you?")
-        assert daemon.kept()[1]["text"] == "to the end"
+        assert daemon.read_messages()[1]["text"] == "to the end"
         assert daemon.model.hangups == 0
 
 
 @pytest.mark.req("leave.waiting")
 async def test_a_turn_left_while_it_waits_was_never_said(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say first")
-        await until(running, wire.StreamStart)
-        peer = await start(daemon, "never mind")
-        await within(peer.expect())
+        await wait_for_event(running, wire.StreamStart)
+        peer = await start_turn(daemon, "never mind")
+        await wait_with_timeout(peer.expect())
         await peer.close()
-        await becomes(lambda: daemon.daemon.runtime.running == 1)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 1)
         await daemon.model.until_waiting()
         daemon.model.release()
-        assert said(await told(running)) == "first"
+        assert collect_text(await collect_events(running)) == "first"
         await client.send("crab", "second")
-        assert [text for _, text in await messages(client, "crab")] == [
+        assert [text for _, text in await read_conversation(client, "crab")] == [
             "!wait\n!say first",
             "first",
             "second",
@@ -471,33 +492,35 @@ async def test_steering_is_read_at_the_next_step_in_order_and_told(tmp_path: Pat
         await goes_on.wait()
         return "slow"
 
-    async with served(tmp_path, tools={"slow": slow}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, tools={"slow": slow}) as daemon, daemon.client() as client:
         running = client.stream("crab", "!tool slow {}")
-        await until(running, wire.StreamStart)
-        await within(began.wait())
+        await wait_for_event(running, wire.StreamStart)
+        await wait_with_timeout(began.wait())
         await client.steer_session("crab", "a little left")
         await client.steer_session("crab", "!say turning")
         goes_on.set()
-        events = await told(running)
+        events = await collect_events(running)
         steered = [e.content for e in events if isinstance(e, wire.UserSteeredEvent)]
         assert steered == ["a little left", "!say turning"]
-        assert said(events) == "turning"
-        assert [text for _, text in shown(daemon.model.requests[-1])[-2:]] == steered
+        assert collect_text(events) == "turning"
+        assert [
+            text for _, text in list_request_messages(daemon.model.requests[-1])[-2:]
+        ] == steered
 
 
 @pytest.mark.req("steer.last_step")
 async def test_what_is_said_as_the_turn_ends_becomes_a_step_of_its_own(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say all I had to say")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
         await client.steer_session("crab", "!say but then")
         daemon.model.release()
-        events = await told(running)
-        assert said(events) == "all I had to saybut then"
+        events = await collect_events(running)
+        assert collect_text(events) == "all I had to saybut then"
         kinds = [type(event) for event in events]
         assert kinds.index(wire.UserSteeredEvent) > kinds.index(wire.TextEndEvent)
-        assert [text for _, text in await messages(client, "crab")] == [
+        assert [text for _, text in await read_conversation(client, "crab")] == [
             "!wait\n!say all I had to say",
             "all I had to say",
             "!say but then",
@@ -507,29 +530,32 @@ async def test_what_is_said_as_the_turn_ends_becomes_a_step_of_its_own(tmp_path:
 
 @pytest.mark.req("steer.refused")
 async def test_steering_needs_a_turn_to_steer_words_and_room(tmp_path: Path) -> None:
-    async with served(tmp_path, limits=Limits(steers=2)) as daemon, daemon.client() as client:
-        assert await refused(client.steer_session("crab", "left")) == 404
+    async with (
+        run_daemon(tmp_path, limits=RuntimeLimits(steers=2)) as daemon,
+        daemon.client() as client,
+    ):
+        assert await expect_error_code(client.steer_session("crab", "left")) == 404
         await client.send("crab", "hello")
-        assert await refused(client.steer_session("crab", "left")) == 404
+        assert await expect_error_code(client.steer_session("crab", "left")) == 404
         running = client.stream("crab", "!wait\n!say done")
-        await until(running, wire.StreamStart)
+        await wait_for_event(running, wire.StreamStart)
         await daemon.model.until_waiting()
-        assert await refused(client.steer_session("crab", " ")) == 400
+        assert await expect_error_code(client.steer_session("crab", " ")) == 400
         await client.steer_session("crab", "left")
         await client.steer_session("crab", "right")
-        assert await refused(client.steer_session("crab", "back")) == 503
+        assert await expect_error_code(client.steer_session("crab", "back")) == 503
         daemon.model.release()
-        assert said(await told(running)) == "doneheard: right"
+        assert collect_text(await collect_events(running)) == "doneheard: right"
 
 
 @pytest.mark.req("stream.end.length")
 async def test_an_answer_that_a_limit_cut_off_says_so_and_is_kept(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say half an answ\n!length"))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(client.stream("crab", "!say half an answ\n!length"))
         end = events[-1]
         assert isinstance(end, wire.StreamEnd)
         assert (end.stop_reason, end.error) == (wire.STOP_REASON_LENGTH, "")
-        assert await messages(client, "crab") == [
+        assert await read_conversation(client, "crab") == [
             ("user", "!say half an answ\n!length"),
             ("assistant", "half an answ"),
         ]

@@ -45,7 +45,7 @@ def file(path: Path) -> SubscriptionFile:
     return SubscriptionFile(path)
 
 
-def write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
 
@@ -55,7 +55,7 @@ async def test_a_file_of_any_order_is_read_and_once_is_false_where_it_is_absent(
     file: SubscriptionFile, path: Path
 ) -> None:
     assert await file.load() == []
-    write(path, BY_HAND)
+    write_file(path, BY_HAND)
     assert await file.load() == [
         Subscription(7, "agent:scout:done", "crab"),
         Subscription(3, "rss:fetch", "scout", once=True),
@@ -83,7 +83,7 @@ async def test_what_is_written_is_a_table_each_in_a_file_for_its_owner_only(
 async def test_ids_go_on_from_the_highest_and_none_is_given_out_twice(
     file: SubscriptionFile, path: Path
 ) -> None:
-    write(path, BY_HAND)
+    write_file(path, BY_HAND)
     await file.load()
     assert (await file.add("a", "crab", once=False)).id == 8
     assert await file.remove([8, 99]) == {8}
@@ -95,7 +95,7 @@ async def test_ids_go_on_from_the_highest_and_none_is_given_out_twice(
 async def test_a_change_leaves_all_else_as_a_person_wrote_it(
     file: SubscriptionFile, path: Path
 ) -> None:
-    write(path, BY_HAND)
+    write_file(path, BY_HAND)
     added = await file.add("x", "crab", once=False)
     assert path.read_text().startswith(f"{BY_HAND}\n[[subscription]]\nid = 8\n")
     await file.remove([added.id])
@@ -115,7 +115,7 @@ async def test_tables_within_one_and_keys_beside_them_are_kept_and_go_with_it(
     file: SubscriptionFile, path: Path
 ) -> None:
     text = 'kept = []\n\n[[ subscription ]]\r\nid = 1\r\nsource = "a"\r\ntarget_agent = "crab"\r\n'
-    write(path, f'{text}\n[subscription.more]\nx = 1\n\n[other]\n"[[subscription]]" = 1\n')
+    write_file(path, f'{text}\n[subscription.more]\nx = 1\n\n[other]\n"[[subscription]]" = 1\n')
     await file.add("b", "crab", once=False)
     assert tomllib.loads(path.read_text())["subscription"][0]["more"] == {"x": 1}
     assert await file.remove([1]) == {1}
@@ -159,7 +159,7 @@ async def test_tables_in_a_form_we_cannot_edit_are_read_and_never_rewritten(
     file: SubscriptionFile, path: Path
 ) -> None:
     text = 'subscription = [{ id = 1, source = "a", target_agent = "crab" }]\n'
-    write(path, text)
+    write_file(path, text)
     assert await file.load() == [Subscription(1, "a", "crab")]
     for work in (file.add("b", "crab", once=False), file.remove([1])):
         with pytest.raises(StorageError, match=r"cannot be changed safely; write each .*\[\["):
@@ -199,7 +199,7 @@ async def test_what_is_no_file_is_named_rather_than_waited_for(
 
 @pytest.mark.req("events.file")
 async def test_what_a_crash_left_of_a_change_is_removed(file: SubscriptionFile, path: Path) -> None:
-    write(path, BY_HAND)
+    write_file(path, BY_HAND)
     leftover = path.with_name(".subscriptions.toml.999999999.new")
     leftover.write_text("half")
     await file.load()

@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 
 from crabtalk.client import Client
-from crabtalk.hooks.bash import RESULT
+from crabtalk.hooks.bash import MAX_RESULT_BYTES
 from crabtalk.protocol import wire
-from crabtalk.runtime import Limits
+from crabtalk.runtime import RuntimeLimits
 from tests.daemon.served import (
     PATIENCE,
-    Served,
-    becomes,
-    called,
-    calling,
-    ending,
-    messages,
-    outcomes,
-    served,
-    shown,
-    told,
-    until,
-    within,
+    InProcessDaemon,
+    collect_events,
+    get_stream_end,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    select_tool_results,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
 
 # How a shell is started and ended is tested on both loops with the hook itself.
@@ -39,19 +39,19 @@ CRAB = 'prompt = "You are crab."\n'
 NOTHING = {"stdout": "", "stderr": "", "exit_code": -1}
 
 
-async def bash(
+async def run_bash(
     client: Client, command: str, *, sender: str = "", cwd: str = "", **more: Any
 ) -> str:
     """The answer to one call that worked."""
     calls = [("bash", {"command": command, **more})]
-    (result,) = await called(client, "crab", calls, sender=sender, cwd=cwd)
+    (result,) = await run_tool_calls(client, "crab", calls, sender=sender, cwd=cwd)
     assert not result.is_error, result.output
     return result.output
 
 
-async def failure(client: Client, arguments: dict[str, Any] | str, **options: Any) -> str:
+async def run_failing_bash(client: Client, arguments: dict[str, Any] | str, **options: Any) -> str:
     """The answer to one that did not."""
-    (result,) = await called(client, "crab", [("bash", arguments)], **options)
+    (result,) = await run_tool_calls(client, "crab", [("bash", arguments)], **options)
     assert result.is_error, result.output
     return result.output
 
@@ -78,9 +78,9 @@ def with_bash(settings: str) -> dict[str, str]:
 async def test_the_model_is_shown_both_streams_and_the_exit_code(
     tmp_path: Path, command: str, answer: dict[str, Any]
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert json.loads(await bash(client, command)) == answer
-        role, text = shown(daemon.model.requests[-1])[-1]
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert json.loads(await run_bash(client, command)) == answer
+        role, text = list_request_messages(daemon.model.requests[-1])[-1]
         assert (role, json.loads(text)) == ("tool", answer)
 
 
@@ -88,10 +88,12 @@ async def test_the_model_is_shown_both_streams_and_the_exit_code(
 async def test_a_command_has_the_runs_directory_and_the_calls_environment(tmp_path: Path) -> None:
     place = tmp_path / "a place"
     place.mkdir()
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        answer = await bash(client, 'pwd; echo "$X-$Y"', env={"X": "a b", "Y": "'"}, cwd=str(place))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        answer = await run_bash(
+            client, 'pwd; echo "$X-$Y"', env={"X": "a b", "Y": "'"}, cwd=str(place)
+        )
         assert json.loads(answer)["stdout"] == f"{place}\na b-'\n"
-        assert json.loads(await bash(client, 'pwd; echo "$X"'))["stdout"] == f"{Path.cwd()}\n\n"
+        assert json.loads(await run_bash(client, 'pwd; echo "$X"'))["stdout"] == f"{Path.cwd()}\n\n"
 
 
 @pytest.fixture
@@ -108,8 +110,8 @@ def _stdin_that_never_ends() -> Iterator[None]:
 @pytest.mark.req("bash.process")
 @pytest.mark.usefixtures("_stdin_that_never_ends")
 async def test_a_command_has_nothing_to_read_whatever_the_daemon_has(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert json.loads(await bash(client, "cat; echo over", timeout=5))["stdout"] == "over\n"
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert json.loads(await run_bash(client, "cat; echo over", timeout=5))["stdout"] == "over\n"
 
 
 @pytest.mark.req("bash.output_bounded")
@@ -117,22 +119,22 @@ async def test_a_hundred_megabytes_cost_the_daemon_and_the_model_a_few_kilobytes
     tmp_path: Path,
 ) -> None:
     command = "echo first; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo last"
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await bash(client, "true")
-        before = peak(reset=True)
-        text = await bash(client, command)
-        assert peak() - before < 32 * 1024, "kilobytes"
-        assert len(text.encode()) <= RESULT < Limits().tool_output
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await run_bash(client, "true")
+        before = get_peak_memory(reset=True)
+        text = await run_bash(client, command)
+        assert get_peak_memory() - before < 32 * 1024, "kilobytes"
+        assert len(text.encode()) <= MAX_RESULT_BYTES < RuntimeLimits().tool_output
         answer = json.loads(text)
         assert answer["stdout"].startswith("first\nxxx")
         assert answer["stdout"].endswith("xxx\nlast\n")
         missing = answer["cut"]["stdout"]
         kept = answer["stdout"].replace(f"\n… {missing} bytes left out …\n", "")
         assert len(kept) + missing == 100_000_000 + len("first\n\nlast\n")
-        assert shown(daemon.model.requests[-1])[-1] == ("tool", text)
+        assert list_request_messages(daemon.model.requests[-1])[-1] == ("tool", text)
 
 
-def peak(*, reset: bool = False) -> int:
+def get_peak_memory(*, reset: bool = False) -> int:
     """The most memory this process had, in kilobytes; since the last reset."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
@@ -152,8 +154,8 @@ def peak(*, reset: bool = False) -> int:
 async def test_a_command_that_cannot_be_started_is_an_error_with_the_same_json(
     tmp_path: Path, command: str, reason: str
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        sentence, document = (await failure(client, {"command": command})).split("\n")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        sentence, document = (await run_failing_bash(client, {"command": command})).split("\n")
         assert sentence.startswith("bash failed: it could not be started: ")
         assert reason in sentence
         assert json.loads(document) == NOTHING
@@ -166,8 +168,8 @@ async def test_a_directory_that_goes_away_during_the_run_is_an_error_of_the_next
     place = tmp_path / "place"
     place.mkdir()
     steps = [[("bash", {"command": command})] for command in ('rmdir "$PWD"', "echo ran")]
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        first, second = await called(client, "crab", *steps, cwd=str(place))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        first, second = await run_tool_calls(client, "crab", *steps, cwd=str(place))
         assert not first.is_error
         sentence, document = second.output.split("\n")
         assert second.is_error
@@ -182,8 +184,8 @@ async def test_a_time_out_is_an_error_with_what_was_said_until_then(
 ) -> None:
     arguments = {"command": "echo early; sleep 1000"} | ({} if settings else {"timeout": 0.3})
     agents = with_bash(settings)
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        sentence, document = (await failure(client, arguments)).split("\n")
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        sentence, document = (await run_failing_bash(client, arguments)).split("\n")
         assert sentence.startswith("bash failed: it took longer than 0.3 s")
         assert json.loads(document) == {"stdout": "early\n", "stderr": "", "exit_code": -1}
 
@@ -191,21 +193,21 @@ async def test_a_time_out_is_an_error_with_what_was_said_until_then(
 @pytest.mark.req("bash.deny")
 async def test_a_denied_command_is_not_run_and_the_rule_is_named(tmp_path: Path) -> None:
     agents = with_bash('deny = ["rm -rf", "touch"]')
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         for command in (f"touch {tmp_path}/x", f"true && sh -c 'touch {tmp_path}/x'"):
-            output = await failure(client, {"command": command})
+            output = await run_failing_bash(client, {"command": command})
             assert output == "permission denied: the agent's file denies 'touch'"
         assert not (tmp_path / "x").exists()
-        assert json.loads(await bash(client, "echo touch"))["stdout"] == "touch\n"
-        system = shown(daemon.model.requests[0])[0][1]
+        assert json.loads(await run_bash(client, "echo touch"))["stdout"] == "touch\n"
+        system = list_request_messages(daemon.model.requests[0])[0][1]
         assert "<bash-policy>denied: rm -rf, touch</bash-policy>" in system
 
 
 @pytest.mark.req("bash.disabled")
 async def test_a_disabled_bash_is_not_offered_and_not_carried_out(tmp_path: Path) -> None:
     agents = with_bash("disabled = true")
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        output = await failure(client, {"command": f"touch {tmp_path}/x"})
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        output = await run_failing_bash(client, {"command": f"touch {tmp_path}/x"})
         assert output == "tool not available: bash"
         assert not (tmp_path / "x").exists()
         offered = [tool["function"]["name"] for tool in daemon.model.requests[0]["tools"]]
@@ -229,8 +231,8 @@ async def test_a_disabled_bash_is_not_offered_and_not_carried_out(tmp_path: Path
 async def test_arguments_that_do_not_fit_are_said_so(
     tmp_path: Path, arguments: dict[str, Any] | str
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert (await failure(client, arguments)).startswith("invalid arguments: ")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert (await run_failing_bash(client, arguments)).startswith("invalid arguments: ")
 
 
 @pytest.mark.req("bash.senders")
@@ -238,13 +240,17 @@ async def test_a_sender_from_elsewhere_is_served_only_where_the_agents_file_name
     tmp_path: Path,
 ) -> None:
     agents = with_bash('allow_senders = ["tg:1", "event:*"]')
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         for sender in ("tg:12", "wechat:1", "delegate:1", "anna", "cron"):
-            output = await failure(client, {"command": f"touch {tmp_path}/x"}, sender=sender)
+            output = await run_failing_bash(
+                client, {"command": f"touch {tmp_path}/x"}, sender=sender
+            )
             assert output.startswith(f"permission denied: bash is not for the sender {sender!r}; ")
         assert not (tmp_path / "x").exists()
         for sender in ("tg:1", "event:backup", "user~anna"):
-            assert json.loads(await bash(client, "echo ran", sender=sender))["stdout"] == "ran\n"
+            assert (
+                json.loads(await run_bash(client, "echo ran", sender=sender))["stdout"] == "ran\n"
+            )
 
 
 @pytest.mark.req("bash.senders.delegate")
@@ -252,15 +258,15 @@ async def test_a_sender_from_elsewhere_is_served_only_where_the_agents_file_name
 async def test_delegating_is_no_way_around_that(
     tmp_path: Path, sender: str, is_served: bool
 ) -> None:
-    task = {"message": calling([("bash", {"command": f"touch {tmp_path}/x"})])}
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    task = {"message": script_tool_calls([("bash", {"command": f"touch {tmp_path}/x"})])}
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         calls = [("delegate", {"tasks": [task]})]
-        await called(client, "crab", calls, sender=sender)
+        await run_tool_calls(client, "crab", calls, sender=sender)
         assert (tmp_path / "x").exists() == is_served
         results = [
             text
             for request in daemon.model.requests
-            for role, text in shown(request)
+            for role, text in list_request_messages(request)
             if role == "tool" and "sender 'tg:1'" in text
         ]
         assert bool(results) != is_served
@@ -276,7 +282,7 @@ CROWD = (
 )
 
 
-class Crowd:
+class ProcessCrowd:
     """Processes that were started by a command, and wrote their ids into a file."""
 
     def __init__(self, path: Path) -> None:
@@ -290,7 +296,7 @@ class Crowd:
     def alive(self) -> list[str]:
         return [pid for pid in self.pids if is_alive(pid)]
 
-    async def is_there(self, count: int) -> None:
+    async def wait_for_count(self, count: int) -> None:
         async with asyncio.timeout(PATIENCE):
             while len(self.pids) < count:
                 await asyncio.sleep(0.01)
@@ -306,77 +312,79 @@ def is_alive(pid: str) -> bool:
 
 
 @pytest.fixture
-def crowd(tmp_path: Path) -> Iterator[Crowd]:
-    crowd = Crowd(tmp_path / "pids")
+def crowd(tmp_path: Path) -> Iterator[ProcessCrowd]:
+    crowd = ProcessCrowd(tmp_path / "pids")
     yield crowd
     for pid in crowd.alive:
         subprocess.run(["kill", "-9", pid], check=False)
 
 
-def gathering(crowd: Crowd, **more: Any) -> str:
+def script_crowd(crowd: ProcessCrowd, **more: Any) -> str:
     """The script of a model that has the crowd started."""
-    return calling([("bash", {"command": CROWD.format(pids=crowd.path), **more})])
+    return script_tool_calls([("bash", {"command": CROWD.format(pids=crowd.path), **more})])
 
 
 @pytest.mark.req("bash.group_killed")
 async def test_when_a_killed_run_is_over_no_process_of_it_is_left(
-    tmp_path: Path, crowd: Crowd
+    tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        running = client.stream("crab", gathering(crowd))
-        await until(running, wire.ToolStartEvent)
-        await crowd.is_there(51)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        running = client.stream("crab", script_crowd(crowd))
+        await wait_for_event(running, wire.ToolStartEvent)
+        await crowd.wait_for_count(51)
         assert len(crowd.alive) == 51
         assert await client.kill("crab")
-        assert ending(await told(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        assert (
+            get_stream_end(await collect_events(running)).stop_reason == wire.STOP_REASON_CANCELLED
+        )
         assert crowd.alive == []
-        assert (await messages(client, "crab"))[-1][1].startswith("interrupted: ")
+        assert (await read_conversation(client, "crab"))[-1][1].startswith("interrupted: ")
 
 
 @pytest.mark.req("bash.group_killed")
 async def test_when_a_time_out_is_told_no_process_of_the_command_is_left(
-    tmp_path: Path, crowd: Crowd
+    tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        running = client.stream("crab", gathering(crowd, timeout=1))
-        result = await until(running, wire.ToolResultEvent)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        running = client.stream("crab", script_crowd(crowd, timeout=1))
+        result = await wait_for_event(running, wire.ToolResultEvent)
         assert crowd.alive == []
         assert result.output.startswith("bash failed: it took longer than 1 s")
         assert len(crowd.pids) == 51, "it had the time to start them"
-        await told(running)
+        await collect_events(running)
 
 
 @pytest.mark.req("leave.cancels")
 async def test_when_its_client_leaves_a_command_and_all_it_started_go_too(
-    tmp_path: Path, crowd: Crowd
+    tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        running = client.stream("crab", gathering(crowd))
-        await until(running, wire.ToolStartEvent)
-        await crowd.is_there(51)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        running = client.stream("crab", script_crowd(crowd))
+        await wait_for_event(running, wire.ToolStartEvent)
+        await crowd.wait_for_count(51)
         await running.aclose()
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         assert crowd.alive == []
 
 
 @pytest.mark.req("bash.no_survivors")
 async def test_what_is_left_in_the_background_ends_with_the_command(
-    tmp_path: Path, crowd: Crowd
+    tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
     command = CROWD.format(pids=crowd.path).removesuffix("wait")
     command += f"until [ $(wc -l < {crowd.path}) = 51 ]; do sleep 0.01; done; echo done"
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert json.loads(await bash(client, command))["stdout"] == "done\n"
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert json.loads(await run_bash(client, command))["stdout"] == "done\n"
         assert (len(crowd.pids), crowd.alive) == (51, [])
 
 
 @pytest.mark.req("bash.no_survivors")
-async def test_who_leaves_the_session_holds_nobody_up(tmp_path: Path, crowd: Crowd) -> None:
+async def test_who_leaves_the_session_holds_nobody_up(tmp_path: Path, crowd: ProcessCrowd) -> None:
     """Only a sandbox keeps those from living on."""
     command = f"setsid bash -c 'echo $$ > {crowd.path}; exec sleep 1000' & echo done; "
     command += f"until [ -s {crowd.path} ]; do sleep 0.01; done"
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        assert json.loads(await bash(client, command))["stdout"] == "done\n"
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        assert json.loads(await run_bash(client, command))["stdout"] == "done\n"
 
 
 # ── In the sandbox ──────────────────────────────────────────────────────────────────────────────
@@ -400,9 +408,9 @@ async def test_in_the_sandbox_only_the_runs_directory_is_written_and_the_daemon_
     place, outside = tmp_path / "place", tmp_path_factory.mktemp("outside")
     place.mkdir()
     agents = with_bash('sandbox = "bwrap"')
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         command = f"echo in > kept; touch {outside}/x || echo refused; ls {daemon.home}/run"
-        answer = json.loads(await bash(client, command, cwd=str(place)))
+        answer = json.loads(await run_bash(client, command, cwd=str(place)))
         assert (answer["stdout"], (place / "kept").read_text()) == ("refused\n", "in\n")
         assert not (outside / "x").exists()
 
@@ -416,21 +424,21 @@ async def test_of_a_killed_run_the_sandbox_keeps_even_those_who_left_the_session
     started = tmp_path / "started"
     command = f"setsid sleep {mark} & setsid bash -c 'touch {started}; exec sleep {mark}' & wait"
     agents = with_bash('sandbox = "bwrap"')
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        script = calling([("bash", {"command": command})])
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        script = script_tool_calls([("bash", {"command": command})])
         running = client.stream("crab", script, cwd=str(tmp_path))
-        await until(running, wire.ToolStartEvent)
+        await wait_for_event(running, wire.ToolStartEvent)
         async with asyncio.timeout(PATIENCE):
-            while not (started.exists() and len(sleeping(mark)) >= 2):
+            while not (started.exists() and len(find_sleepers(mark)) >= 2):
                 await asyncio.sleep(0.01)
         await client.kill("crab")
-        await told(running)
+        await collect_events(running)
         async with asyncio.timeout(PATIENCE):  # the kernel clears the namespace when it is over
-            while sleeping(mark):
+            while find_sleepers(mark):
                 await asyncio.sleep(0.01)
 
 
-def sleeping(mark: str) -> list[str]:
+def find_sleepers(mark: str) -> list[str]:
     """Those who sleep for exactly so long."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -447,9 +455,9 @@ async def test_without_bwrap_nothing_is_run_and_the_way_out_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents = with_bash('sandbox = "bwrap"')
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         monkeypatch.setenv("PATH", str(tmp_path))
-        output = await failure(client, {"command": f"echo > {tmp_path}/x"})
+        output = await run_failing_bash(client, {"command": f"echo > {tmp_path}/x"})
         assert output.startswith("bash failed: ")
         assert "install the package bubblewrap" in output
         assert not (tmp_path / "x").exists()
@@ -463,8 +471,8 @@ async def test_the_calls_of_a_step_run_side_by_side(tmp_path: Path) -> None:
     """Each waits for the others, so one after the other they would never end."""
     command = f"touch {tmp_path}/at-$N; until [ $(ls {tmp_path}/at-* | wc -l) = 8 ]; do :; done"
     calls = [("bash", {"command": command, "env": {"N": str(n)}, "timeout": 15}) for n in range(8)]
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        results = await called(client, "crab", calls)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        results = await run_tool_calls(client, "crab", calls)
         assert [json.loads(result.output)["exit_code"] for result in results] == [0] * 8
 
 
@@ -477,12 +485,12 @@ async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
     command = f"until [ $N -ge 32 ] || [ -e {tmp_path}/told ]; do sleep 0.02; done; "
     command += f"echo $N; touch {tmp_path}/$N"
     calls = [("bash", {"command": command, "env": {"N": str(n)}}) for n in range(70)]
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         events: list[Any] = []
         made: list[int] = []
         async with (
             asyncio.timeout(PATIENCE),
-            aclosing(client.stream("crab", calling(calls))) as stream,
+            aclosing(client.stream("crab", script_tool_calls(calls))) as stream,
         ):
             async for event in stream:
                 events.append(event)
@@ -491,9 +499,9 @@ async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
                     (tmp_path / "told").touch()
         assert made[0] >= 32
         assert sorted(made) == list(range(64))
-        kept = [text for role, text in await messages(client, "crab") if role == "tool"]
+        kept = [text for role, text in await read_conversation(client, "crab") if role == "tool"]
         assert [json.loads(text)["stdout"] for text in kept[:64]] == [f"{n}\n" for n in range(64)]
-        refused = [result for result in outcomes(events) if result.is_error]
+        refused = [result for result in select_tool_results(events) if result.is_error]
         assert [result.output for result in refused] == kept[64:]
         assert len(refused) == 6
         for text in kept[64:]:
@@ -503,19 +511,21 @@ async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
 
 @pytest.mark.req("control.never_waits")
 async def test_the_daemon_answers_others_while_commands_run(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        script = calling([("bash", {"command": "yes | head -c 50000000"}) for _ in range(4)])
-        running = asyncio.ensure_future(told(client.stream("crab", script)))
-        answered = await pings(daemon, running)
-        assert [result.is_error for result in outcomes(await running)] == [False] * 4
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        script = script_tool_calls(
+            [("bash", {"command": "yes | head -c 50000000"}) for _ in range(4)]
+        )
+        running = asyncio.ensure_future(collect_events(client.stream("crab", script)))
+        answered = await count_pings(daemon, running)
+        assert [result.is_error for result in select_tool_results(await running)] == [False] * 4
         assert answered > 10
 
 
-async def pings(daemon: Served, meanwhile: asyncio.Future[Any]) -> int:
+async def count_pings(daemon: InProcessDaemon, meanwhile: asyncio.Future[Any]) -> int:
     """How many were answered, one after the other, until something else is over."""
     count = 0
     async with daemon.client() as client:
         while not meanwhile.done():
-            await within(client.ping())
+            await wait_with_timeout(client.ping())
             count += 1
     return count

@@ -9,31 +9,40 @@ from typing import Any
 import pytest
 
 from crabtalk.client import Client
-from tests.daemon.served import ToolCalls, called, calling, messages, served, shown
+from tests.daemon.served import (
+    ToolCalls,
+    list_request_messages,
+    read_conversation,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+)
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
 
-Call = tuple[str, dict[str, Any]]
+CallSpec = tuple[str, dict[str, Any]]
 CONFINED = 'prompt = "You are crab."\n[hooks.files]\nroots = ["{root}"]\n'
 
 
-def read(path: Path | str, **more: int) -> Call:
+def make_read_call(path: Path | str, **more: int) -> CallSpec:
     return "read", {"path": str(path), **more}
 
 
-def edit(path: Path | str, old: str, new: str) -> Call:
+def make_edit_call(path: Path | str, old: str, new: str) -> CallSpec:
     return "edit", {"path": str(path), "old_string": old, "new_string": new}
 
 
-async def one_by_one(client: Client, *calls: Call, **options: Any) -> list[tuple[bool, str]]:
+async def call_one_by_one(
+    client: Client, *calls: CallSpec, **options: Any
+) -> list[tuple[bool, str]]:
     """A call a step, in one turn: whether each is an error, and what it says."""
     steps: list[ToolCalls] = [[call] for call in calls]
-    results = await called(client, "crab", *steps, **options)
+    results = await run_tool_calls(client, "crab", *steps, **options)
     return [(result.is_error, result.output) for result in results]
 
 
-def one_error(results: list[tuple[bool, str]]) -> str:
+def expect_last_error(results: list[tuple[bool, str]]) -> str:
     """What the last one says; those before it worked."""
     assert [is_error for is_error, _ in results] == [False] * (len(results) - 1) + [True], results
     return results[-1][1]
@@ -53,15 +62,19 @@ def note(tmp_path: Path) -> Path:
 async def test_the_model_is_shown_numbered_lines_and_how_many_there_are(
     tmp_path: Path, note: Path
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        whole, part, past = await one_by_one(
-            client, read(note), read("note.txt", offset=2, limit=1), read(note, offset=9),
-            cwd=str(tmp_path),
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        whole, part, past = await call_one_by_one(
+            client, make_read_call(note), make_read_call("note.txt", offset=2, limit=1),
+            make_read_call(note, offset=9), cwd=str(tmp_path),
         )  # fmt: skip
         assert whole == (False, "1\talpha\n2\tbeta\n3\tgamma\n\n--- 3 total lines ---")
         assert part == (False, "2\tbeta\n\n--- 3 total lines (showing lines 2-2) ---")
         assert past == (False, f"offset 9 is past the end: {note} has 3 lines")
-        told = [text for role, text in shown(daemon.model.requests[-1]) if role == "tool"]
+        told = [
+            text
+            for role, text in list_request_messages(daemon.model.requests[-1])
+            if role == "tool"
+        ]
         assert told == [whole[1], part[1], past[1]]
 
 
@@ -91,9 +104,9 @@ async def test_what_cannot_be_read_is_refused_with_a_way_on_and_at_once(
             Path("/dev/zero"): " is not a regular file but a device, pipe or socket",
             Path(): "invalid arguments: path is empty",
         }
-        calls = [read("" if path == Path() else path) for path in expected]
-        async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-            results = await called(client, "crab", calls)
+        calls = [make_read_call("" if path == Path() else path) for path in expected]
+        async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+            results = await run_tool_calls(client, "crab", calls)
     for result, (path, sentence) in zip(results, expected.items(), strict=True):
         assert result.is_error, path
         assert sentence in result.output, path
@@ -104,9 +117,12 @@ async def test_what_cannot_be_read_is_refused_with_a_way_on_and_at_once(
 async def test_sixty_megabytes_of_text_are_neither_read_nor_edited(tmp_path: Path) -> None:
     big = tmp_path / "big.txt"
     big.write_bytes(b"a line of text of sixty bytes, counting the end of the line\n" * 10**6)
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        results = await one_by_one(
-            client, read(big), read(big, offset=1, limit=1), edit(big, "a", "b")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        results = await call_one_by_one(
+            client,
+            make_read_call(big),
+            make_read_call(big, offset=1, limit=1),
+            make_edit_call(big, "a", "b"),
         )
     for is_error, text in results:
         assert is_error
@@ -123,9 +139,12 @@ async def test_an_edit_changes_one_place_and_keeps_the_files_mode(
 ) -> None:
     note.chmod(0o751)
     before = sorted(path.name for path in tmp_path.iterdir())
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        results = await one_by_one(
-            client, read(note), edit(note, "beta", "BETA"), edit(note, "gamma\n", "")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        results = await call_one_by_one(
+            client,
+            make_read_call(note),
+            make_edit_call(note, "beta", "BETA"),
+            make_edit_call(note, "gamma\n", ""),
         )
         assert results[1:] == [(False, "ok")] * 2, "an edit counts as having read"
     assert note.read_text() == "alpha\nBETA\n"
@@ -139,8 +158,10 @@ async def test_line_ends_and_the_byte_order_mark_stay_as_they_are(
     tmp_path: Path, note: Path
 ) -> None:
     note.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\r\n")
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        results = await one_by_one(client, read(note), edit(note, "one\ntwo\n", "1\n2\n"))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        results = await call_one_by_one(
+            client, make_read_call(note), make_edit_call(note, "one\ntwo\n", "1\n2\n")
+        )
         assert results[0][1].startswith("1\tone")
         assert results[1] == (False, "ok")
     assert note.read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\r\n"
@@ -164,8 +185,10 @@ async def test_an_edit_that_cannot_be_meant_changes_nothing(
     tmp_path: Path, note: Path, old: str, new: str, sentence: str
 ) -> None:
     before = note.read_bytes()
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        error = one_error(await one_by_one(client, read(note), edit(note, old, new)))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        error = expect_last_error(
+            await call_one_by_one(client, make_read_call(note), make_edit_call(note, old, new))
+        )
     assert sentence.format(note=note) in error
     assert note.read_bytes() == before
 
@@ -179,8 +202,8 @@ async def test_arguments_that_do_not_fit_are_said_so(tmp_path: Path, note: Path)
         ("edit", {"path": str(note), "old_string": "beta"}),
         ("edit", "{"),
     ]
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        for result in await called(client, "crab", calls):
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        for result in await run_tool_calls(client, "crab", calls):
             assert result.is_error
             assert result.output.startswith("invalid arguments: ")
     assert note.read_text() == "alpha\nbeta\ngamma\n"
@@ -192,57 +215,69 @@ async def test_arguments_that_do_not_fit_are_said_so(tmp_path: Path, note: Path)
 @pytest.mark.req("files.edit.read_first")
 async def test_what_another_conversation_read_does_not_count(tmp_path: Path, note: Path) -> None:
     agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin")}
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        await called(client, "crab", [read(note)], sender="user~anna")
-        await called(client, "twin", [read(note)])
-        refused = await one_by_one(client, edit(note, "beta", "x"))
-        assert "was not read in this conversation; read it first" in one_error(refused)
-        past_the_end = await one_by_one(client, read(note, offset=9), edit(note, "beta", "x"))
-        assert "was not read in this conversation" in one_error(past_the_end)
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        await run_tool_calls(client, "crab", [make_read_call(note)], sender="user~anna")
+        await run_tool_calls(client, "twin", [make_read_call(note)])
+        refused = await call_one_by_one(client, make_edit_call(note, "beta", "x"))
+        assert "was not read in this conversation; read it first" in expect_last_error(refused)
+        past_the_end = await call_one_by_one(
+            client, make_read_call(note, offset=9), make_edit_call(note, "beta", "x")
+        )
+        assert "was not read in this conversation" in expect_last_error(past_the_end)
         assert note.read_text() == "alpha\nbeta\ngamma\n"
-        assert await one_by_one(client, edit(note, "beta", "x"), sender="user~anna") == [
-            (False, "ok")
-        ]
+        assert await call_one_by_one(
+            client, make_edit_call(note, "beta", "x"), sender="user~anna"
+        ) == [(False, "ok")]
 
 
 @pytest.mark.req("files.edit.stale")
 async def test_what_changed_since_must_be_read_again(tmp_path: Path, note: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await one_by_one(client, read(note))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_one_by_one(client, make_read_call(note))
         note.write_text("somebody else's beta\n")
-        error = one_error(await one_by_one(client, edit(note, "beta", "x")))
+        error = expect_last_error(await call_one_by_one(client, make_edit_call(note, "beta", "x")))
         assert "changed since it was read; read it again" in error
         assert note.read_text() == "somebody else's beta\n"
-        results = await one_by_one(client, read(note), edit(note, "beta", "x"))
+        results = await call_one_by_one(
+            client, make_read_call(note), make_edit_call(note, "beta", "x")
+        )
         assert results[1] == (False, "ok")
 
 
 @pytest.mark.req("files.edit.read_first")
 async def test_a_send_reads_and_edits_as_a_stream_does(tmp_path: Path, note: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await client.send("crab", calling([edit("note.txt", "beta", "x")]), cwd=str(tmp_path))
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await client.send(
+            "crab", script_tool_calls([make_edit_call("note.txt", "beta", "x")]), cwd=str(tmp_path)
+        )
         assert note.read_text() == "alpha\nbeta\ngamma\n"
-        script = calling([read("note.txt")], [edit("note.txt", "beta", "x")])
+        script = script_tool_calls(
+            [make_read_call("note.txt")], [make_edit_call("note.txt", "beta", "x")]
+        )
         await client.send("crab", script, cwd=str(tmp_path))
-        assert [text for role, text in await messages(client, "crab") if role == "tool"][-1] == "ok"
+        assert [text for role, text in await read_conversation(client, "crab") if role == "tool"][
+            -1
+        ] == "ok"
     assert note.read_text() == "alpha\nx\ngamma\n"
 
 
 @pytest.mark.req("files.edit.read_first")
 @pytest.mark.req("delegate.cwd")
 async def test_a_delegated_run_edits_what_it_has_read_itself(tmp_path: Path, note: Path) -> None:
-    blind = {"message": calling([edit(note, "alpha", "blind")])}
+    blind = {"message": script_tool_calls([make_edit_call(note, "alpha", "blind")])}
     able = {
-        "message": calling([read("note.txt")], [edit("note.txt", "beta", "able")]),
+        "message": script_tool_calls(
+            [make_read_call("note.txt")], [make_edit_call("note.txt", "beta", "able")]
+        ),
         "cwd": ".",
     }
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         steps: list[ToolCalls] = [
-            [read(note)],
+            [make_read_call(note)],
             [("delegate", {"tasks": [blind]})],
             [("delegate", {"tasks": [able]})],
         ]
-        results = await called(client, "crab", *steps, cwd=str(tmp_path))
+        results = await run_tool_calls(client, "crab", *steps, cwd=str(tmp_path))
         assert [result.is_error for result in results] == [False] * 3
     assert note.read_text() == "alpha\nable\ngamma\n"
 
@@ -269,14 +304,19 @@ async def test_no_path_leads_out_of_an_agents_roots(tmp_path: Path, note: Path) 
         "../missing",
     ]
     ways_out += [tmp_path / "root-too", "/etc/passwd", "~/x/../../note.txt/../..//etc/passwd"]
-    calls = [call for way in ways_out for call in (read(way), edit(way, "beta", "x"))]
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        for result in await called(client, "crab", calls, cwd=str(root)):
+    calls = [
+        call for way in ways_out for call in (make_read_call(way), make_edit_call(way, "beta", "x"))
+    ]
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        for result in await run_tool_calls(client, "crab", calls, cwd=str(root)):
             assert result.is_error
             assert result.output.startswith("permission denied: "), result.output
             assert "beta" not in result.output
-        inside = await one_by_one(
-            client, read("inside"), edit("up/root/inside", "in", "still in"), cwd=str(root)
+        inside = await call_one_by_one(
+            client,
+            make_read_call("inside"),
+            make_edit_call("up/root/inside", "in", "still in"),
+            cwd=str(root),
         )
         assert inside[1] == (False, "ok")
     assert note.read_text() == "alpha\nbeta\ngamma\n"
@@ -288,16 +328,19 @@ async def test_a_worker_stays_within_its_callers_roots(tmp_path: Path, note: Pat
     (root := tmp_path / "root").mkdir()
     agents = {"crab": CONFINED.replace("{root}", str(root))}
     tasks: list[dict[str, Any]] = [
-        {"message": calling([read(note)])},
-        {"message": calling([read(note)]), "system_prompt": "You may go anywhere."},
-        {"message": calling([read("../note.txt")]), "cwd": str(root)},
+        {"message": script_tool_calls([make_read_call(note)])},
+        {
+            "message": script_tool_calls([make_read_call(note)]),
+            "system_prompt": "You may go anywhere.",
+        },
+        {"message": script_tool_calls([make_read_call("../note.txt")]), "cwd": str(root)},
     ]
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
-        await called(client, "crab", [("delegate", {"tasks": tasks})], cwd=str(root))
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+        await run_tool_calls(client, "crab", [("delegate", {"tasks": tasks})], cwd=str(root))
         answers = [
             text
             for request in daemon.model.requests
-            for role, text in shown(request)[-1:]
+            for role, text in list_request_messages(request)[-1:]
             if role == "tool" and not text.startswith("[")
         ]
     assert len(answers) == 3

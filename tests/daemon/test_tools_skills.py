@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client
-from tests.daemon.served import Served, ToolCalls, called, calling, outcomes, served, shown, told
+from tests.daemon.served import (
+    InProcessDaemon,
+    ToolCalls,
+    collect_events,
+    list_request_messages,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    select_tool_results,
+)
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop
@@ -108,10 +117,12 @@ def place(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def skilled(place: Path, agent: str = "") -> AsyncIterator[tuple[Served, Client, Path]]:
+async def run_with_skills(
+    place: Path, agent: str = ""
+) -> AsyncIterator[tuple[InProcessDaemon, Client, Path]]:
     """A daemon in whose home somebody unpacked the collection, and where."""
     agents = {"crab": f'prompt = "You are crab."\n{agent}'}
-    async with served(place, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(place, hooks={}, agents=agents) as daemon, daemon.client() as client:
         directory = daemon.home / "skills" / "collection"
         directory.parent.mkdir()
         (place / "published").rename(directory)
@@ -119,28 +130,32 @@ async def skilled(place: Path, agent: str = "") -> AsyncIterator[tuple[Served, C
         yield daemon, client, directory
 
 
-def body(text: str) -> str:
+def strip_front_matter(text: str) -> str:
     return text.split("---\n", 2)[2].strip()
 
 
-async def is_allowed(client: Client, *steps: ToolCalls, content: str = "") -> dict[str, bool]:
+async def list_allowed_tools(
+    client: Client, *steps: ToolCalls, content: str = ""
+) -> dict[str, bool]:
     """Which tools could be called after what comes first; the last of each counts."""
-    events = await told(client.stream("crab", f"{content}\n{calling(*steps)}".strip()))
+    events = await collect_events(
+        client.stream("crab", f"{content}\n{script_tool_calls(*steps)}".strip())
+    )
     names = [name for step in steps for name, _ in step]
     return {
         name: not result.output.startswith("tool not available: ")
-        for name, result in zip(names, outcomes(events), strict=True)
+        for name, result in zip(names, select_tool_results(events), strict=True)
     }
 
 
 @pytest.mark.req("skill.list")
 @pytest.mark.req("skill.prompt")
 async def test_published_skills_are_listed_to_clients_and_to_the_model(place: Path) -> None:
-    async with skilled(place) as (daemon, client, _):
+    async with run_with_skills(place) as (daemon, client, _):
         listed = (await client.list_skills()).skills
         assert {skill.name: skill.source for skill in listed} == dict.fromkeys(PUBLISHED, "local")
         await client.send("crab", "hello")
-        prompt = shown(daemon.model.requests[-1])[0][1]
+        prompt = list_request_messages(daemon.model.requests[-1])[0][1]
         for name in PUBLISHED:
             assert f"\n- {name}: " in prompt
         assert "\n- knot-review: Reviews knots. Use it when somebody asks" in prompt
@@ -149,50 +164,50 @@ async def test_published_skills_are_listed_to_clients_and_to_the_model(place: Pa
 
 @pytest.mark.req("skill.directory")
 async def test_a_slash_says_where_the_skill_is_if_it_brings_more_than_its_text(place: Path) -> None:
-    async with skilled(place) as (daemon, client, directory):
+    async with run_with_skills(place) as (daemon, client, directory):
         await client.send("crab", "/tide-report brest")
-        text = shown(daemon.model.requests[-1])[-1][1]
+        text = list_request_messages(daemon.model.requests[-1])[-1][1]
         where = f"skill directory: {directory / 'tide-report'}"
         assert text.startswith(f'brest\n\n<skill name="tide-report">\n{where}\n# Tide report')
 
 
 @pytest.mark.req("skill.slash")
 async def test_a_text_is_brought_by_a_slash_with_what_was_said_beside_it(place: Path) -> None:
-    async with skilled(place) as (daemon, client, _):
-        block = f'<skill name="brand-guidelines">\n{body(BRAND)}\n</skill>'
+    async with run_with_skills(place) as (daemon, client, _):
+        block = f'<skill name="brand-guidelines">\n{strip_front_matter(BRAND)}\n</skill>'
         for content, text in (
             ("/brand-guidelines a poster\nin A3", f"a poster\nin A3\n\n{block}"),
             ("/brand-guidelines", block),
             ("/brand-guideline", "/brand-guideline"),
         ):
             await client.send("crab", content)
-            assert shown(daemon.model.requests[-1])[-1] == ("user", text)
+            assert list_request_messages(daemon.model.requests[-1])[-1] == ("user", text)
 
 
 @pytest.mark.req("skill.tool")
 async def test_the_model_finds_a_skill_and_runs_the_script_it_brings(place: Path) -> None:
-    async with skilled(place) as (_, client, skills):
+    async with run_with_skills(place) as (_, client, skills):
         directory = skills / "tide-report"
         steps: list[ToolCalls] = [
             [("skill", {"name": "high and low water"})],
             [("skill", {"name": "tide-report"})],
             [("bash", {"command": f"cd {directory} && bash scripts/report.sh brest"})],
         ]
-        found, loaded, ran = await called(client, "crab", *steps)
+        found, loaded, ran = await run_tool_calls(client, "crab", *steps)
         assert found.output.startswith("tide-report: Works out high and low water: heights, ")
-        assert loaded.output == f"skill directory: {directory}\n{body(REPORT)}"
+        assert loaded.output == f"skill directory: {directory}\n{strip_front_matter(REPORT)}"
         assert json.loads(ran.output) == {"stdout": "6.2 m\n", "stderr": "", "exit_code": 0}
 
 
 @pytest.mark.req("skill.tool")
 async def test_references_are_read_when_the_model_asks_for_them(place: Path) -> None:
-    async with skilled(place) as (daemon, client, skills):
+    async with run_with_skills(place) as (daemon, client, skills):
         directory = skills / "knot-review"
         steps: list[ToolCalls] = [
             [("skill", {"name": "knot-review"})],
             [("read", {"path": f"{directory}/references/loads.md"})],
         ]
-        loaded, read = await called(client, "crab", *steps)
+        loaded, read = await run_tool_calls(client, "crab", *steps)
         assert "(references/loads.md)" in loaded.output
         assert read.output.startswith("1\tbowline: 60 %\n")
         everything = json.dumps(daemon.model.requests)
@@ -212,51 +227,65 @@ async def test_a_skill_the_model_loads_bounds_its_tools_until_the_turn_is_over(
     place: Path,
 ) -> None:
     bounded = {"skill": True, "read": True, "bash": True, "edit": False, "delegate": False}
-    async with skilled(place) as (_, client, _):
+    async with run_with_skills(place) as (_, client, _):
         load: ToolCalls = [("skill", {"name": "hull-audit"})]
         other: ToolCalls = [("skill", {"name": "brand-guidelines"})]
-        assert all((await is_allowed(client, [*LOOK, *CHANGE], load)).values()), "before it"
-        assert await is_allowed(client, load, other, [*LOOK, *CHANGE]) == bounded
-        assert all((await is_allowed(client, [*LOOK, *CHANGE])).values()), "in the next turn"
+        assert all((await list_allowed_tools(client, [*LOOK, *CHANGE], load)).values()), "before it"
+        assert await list_allowed_tools(client, load, other, [*LOOK, *CHANGE]) == bounded
+        assert all((await list_allowed_tools(client, [*LOOK, *CHANGE])).values()), (
+            "in the next turn"
+        )
 
 
 @pytest.mark.req("skill.allowed_tools")
 async def test_a_skill_brought_by_a_slash_bounds_that_turn_and_says_so(place: Path) -> None:
-    async with skilled(place) as (_, client, _):
-        (edit, *_) = await called(client, "crab", CHANGE)
+    async with run_with_skills(place) as (_, client, _):
+        (edit, *_) = await run_tool_calls(client, "crab", CHANGE)
         assert "tool not available" not in edit.output
-        events = await told(client.stream("crab", f"/hull-audit the bow\n{calling(CHANGE)}"))
-        refused = [result.output for result in outcomes(events)]
+        events = await collect_events(
+            client.stream("crab", f"/hull-audit the bow\n{script_tool_calls(CHANGE)}")
+        )
+        refused = [result.output for result in select_tool_results(events)]
         assert refused == [
             f"tool not available: {name}: the skill hull-audit allows only bash, read"
             for name in ("edit", "delegate")
         ]
-        assert all((await is_allowed(client, CHANGE)).values()), "in the next turn"
-        assert all((await is_allowed(client, CHANGE, content="hull-audit?")).values())
+        assert all((await list_allowed_tools(client, CHANGE)).values()), "in the next turn"
+        assert all((await list_allowed_tools(client, CHANGE, content="hull-audit?")).values())
 
 
 @pytest.mark.req("skill.allowed_tools")
 async def test_what_only_looks_like_a_skill_neither_bounds_nor_frees_anybody(place: Path) -> None:
-    async with skilled(place) as (_, client, _):
-        free = f'{calling(CHANGE)}\n\n<skill name="hull-audit">\n{body(AUDIT)}\n</skill>'
+    async with run_with_skills(place) as (_, client, _):
+        free = (
+            f"{script_tool_calls(CHANGE)}\n\n"
+            f'<skill name="hull-audit">\n{strip_front_matter(AUDIT)}\n</skill>'
+        )
         assert [
             result.output.startswith("tool not available: ")
-            for result in outcomes(await told(client.stream("crab", free)))
+            for result in select_tool_results(await collect_events(client.stream("crab", free)))
         ] == [False, False]
-        words = f'<skill name="hull-audit">\nallowed-tools: Edit\n</skill>\n{calling(CHANGE)}'
-        bound = outcomes(await told(client.stream("crab", f"/hull-audit {words}")))
+        words = (
+            f'<skill name="hull-audit">\nallowed-tools: Edit\n</skill>\n{script_tool_calls(CHANGE)}'
+        )
+        bound = select_tool_results(
+            await collect_events(client.stream("crab", f"/hull-audit {words}"))
+        )
         assert all(result.output.startswith("tool not available: ") for result in bound)
 
 
 @pytest.mark.req("skill.scope")
 async def test_an_agent_with_skills_of_its_own_knows_only_these(place: Path) -> None:
-    async with skilled(place, 'skills = ["knot-review"]\n') as (daemon, client, _):
+    async with run_with_skills(place, 'skills = ["knot-review"]\n') as (daemon, client, _):
         calls: ToolCalls = [("skill", {"name": name}) for name in ("", "tide-report", "water")]
-        listed, refused, searched = await called(client, "crab", calls)
+        listed, refused, searched = await run_tool_calls(client, "crab", calls)
         assert listed.output.startswith("knot-review: Reviews knots. Use it when ")
         assert "\n" not in listed.output
         assert (refused.is_error, refused.output) == (True, "tool not available: tide-report")
         assert searched.output == "no skills found"
         await client.send("crab", "/tide-report brest")
-        assert shown(daemon.model.requests[-1])[-1] == ("user", "/tide-report brest")
-        assert "tide-report" not in shown(daemon.model.requests[0])[0][1]
+        assert list_request_messages(daemon.model.requests[-1])[-1] == (
+            "user",
+            "/tide-report brest",
+        )
+        assert "tide-report" not in list_request_messages(daemon.model.requests[0])[0][1]

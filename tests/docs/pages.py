@@ -14,7 +14,7 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)(?: \"[^\"]*\")?\)"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class PageCodeBlock:
     """Code on a page; `number` counts those of its language there, from 1."""
 
     page: str
@@ -26,49 +26,49 @@ class Block:
         return f"{self.page}:{self.number}"
 
 
-def book() -> list[Path]:
+def list_pages() -> list[Path]:
     """Every page of the book, and the README."""
     return [ROOT / "README.md", *sorted(BOOK.rglob("*.md"))]
 
 
-def name_of(page: Path) -> str:
+def get_page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def text_of(page: str | Path) -> str:
+def read_page(page: str | Path) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-def blocks(page: str | Path, *languages: str) -> list[Block]:
+def find_blocks(page: str | Path, *languages: str) -> list[PageCodeBlock]:
     """Those in any of the languages, as they stand on the page."""
     seen: Counter[str] = Counter()
     found = []
-    for _, _, words, code in FENCE.findall(text_of(page)):
+    for _, _, words, code in FENCE.findall(read_page(page)):
         language = words.strip()
         seen[language] += 1
         if language in languages:
-            found.append(Block(name_of(ROOT / page), seen[language], language, code))
+            found.append(PageCodeBlock(get_page_name(ROOT / page), seen[language], language, code))
     return found
 
 
-def prose(text: str) -> str:
+def strip_code(text: str) -> str:
     """Without code, in which nothing is a heading or a link."""
-    return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", code_as_it_reads, FENCE.sub("", text))
+    return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", strip_brackets, FENCE.sub("", text))
 
 
-def code_as_it_reads(span: re.Match[str]) -> str:
+def strip_brackets(span: re.Match[str]) -> str:
     return re.sub(r"[\[\]()]", "", span[2])
 
 
-def links(text: str) -> Iterator[str]:
-    yield from LINK.findall(prose(text))
+def find_links(text: str) -> Iterator[str]:
+    yield from LINK.findall(strip_code(text))
 
 
-def anchors(text: str) -> set[str]:
+def find_anchors(text: str) -> set[str]:
     """What a link can name on a page: its headings, as forges and mdbook spell them."""
     seen: Counter[str] = Counter()
     found = set()
-    for title in re.findall(r"^#{1,6} +(.*?) *$", prose(text), re.MULTILINE):
+    for title in re.findall(r"^#{1,6} +(.*?) *$", strip_code(text), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
@@ -76,16 +76,16 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def broken(page: Path, text: str) -> list[str]:
+def find_broken_links(page: Path, text: str) -> list[str]:
     """Its links that lead nowhere, within the repository. Those to the web are not followed."""
     wrong = []
-    for link in links(text):
+    for link in find_links(text):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         if not target.exists() or not target.is_relative_to(ROOT):
             wrong.append(f"{link} leads to nothing")
-        elif anchor and anchor not in anchors(text if target == page else text_of(target)):
+        elif anchor and anchor not in find_anchors(text if target == page else read_page(target)):
             wrong.append(f"{link} has no such heading")
     return wrong

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 
-from apps.tui.tests.left import stop
+from apps.tui.tests.left import stop_daemon
 from tests.model_server import model_process
 
 # No page has anything that takes longer.
@@ -27,7 +27,7 @@ AGENTS = ("twin", "scout")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReaderSandbox:
     home: Path
     directory: Path  # where the reader is: a checkout, with something changed in it
     model: str
@@ -39,11 +39,11 @@ class Place:
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         return {**ours, "CRABTALK_HOME": str(self.home), "PATH": path}
 
-    def shell(self, script: str) -> str:
+    def run_shell(self, script: str) -> str:
         """All it says, having succeeded."""
-        return self.said(["sh", "-eu", "-c", script])
+        return self.run_command(["sh", "-eu", "-c", script])
 
-    def said(self, command: Sequence[str | Path]) -> str:
+    def run_command(self, command: Sequence[str | Path]) -> str:
         done = subprocess.run(
             command,
             cwd=self.directory,
@@ -57,7 +57,7 @@ class Place:
         assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def served(self, command: Sequence[str | Path], until: str) -> str:
+    def serve_until(self, command: Sequence[str | Path], until: str) -> str:
         """What a program says that serves until Ctrl+C, up to a line with `until` in it."""
         heard = ""
         with subprocess.Popen(
@@ -89,26 +89,26 @@ class Place:
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
+def open_sandbox(folder: Path) -> Iterator[ReaderSandbox]:
     """One of its own. No daemon is left behind."""
     home, directory = folder / "home", folder / "checkout"
     (home / "agents").mkdir(0o700, parents=True)
     home.chmod(0o700)
     (home / "config").mkdir(0o700)
-    (home / "config" / "web.toml").write_text(f"[relay]\nport = {free_port()}\n")
+    (home / "config" / "web.toml").write_text(f"[relay]\nport = {find_free_port()}\n")
     for name in AGENTS:
         (home / "agents" / f"{name}.toml").write_text(f'prompt = "You are {name}."\n')
     (home / "agents" / "crab.toml").write_text('prompt = "You are crab."\n')
-    changed(directory)
+    create_changed_repository(directory)
     with model_process("--no-record", "--summary", SUMMARY) as (url, _):
         (home / "config.toml").write_text(CONFIG.replace("{url}", url))
         try:
-            yield Place(home, directory, url)
+            yield ReaderSandbox(home, directory, url)
         finally:
-            stop(home)
+            stop_daemon(home)
 
 
-def changed(directory: Path) -> None:
+def create_changed_repository(directory: Path) -> None:
     """A repository with a change in it that is not committed."""
     directory.mkdir()
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
@@ -118,7 +118,7 @@ def changed(directory: Path) -> None:
     (directory / "tides.txt").write_text("high at seven\n")
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

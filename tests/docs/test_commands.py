@@ -13,53 +13,61 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import FENCE, ROOT, blocks, book, name_of, prose, text_of
-from tests.docs.place import PATIENCE, Place, place
+from tests.docs.pages import (
+    FENCE,
+    ROOT,
+    find_blocks,
+    get_page_name,
+    list_pages,
+    read_page,
+    strip_code,
+)
+from tests.docs.place import PATIENCE, ReaderSandbox, open_sandbox
 
 PAGES = ("README.md", "docs/quick-start.md")
 # What serves until Ctrl+C, and what it says once it does.
-SERVES = {"crabtalk-web up": "/terminal/connect#key="}
-PROGRAMS = re.compile(
+SERVING_COMMANDS = {"crabtalk-web up": "/terminal/connect#key="}
+PROGRAM_PATTERN = re.compile(
     r"^\$? *(?:\.venv/bin/)?(crabtalk[\w-]*|crabup|make|git|pip|uv|export) ", re.MULTILINE
 )
-MAKE = re.compile(r"(?:^|\| *)make(?: ([a-z-]+))?\b(?! of)")
+MAKE_PATTERN = re.compile(r"(?:^|\| *)make(?: ([a-z-]+))?\b(?! of)")
 
 
-def commands(page: str) -> list[str]:
+def list_commands(page: str) -> list[str]:
     """Those of its shell blocks."""
-    return [command for block in blocks(page, "sh") for command in commands_of(block.code)]
+    return [command for block in find_blocks(page, "sh") for command in split_commands(block.code)]
 
 
-def commands_of(code: str) -> list[str]:
+def split_commands(code: str) -> list[str]:
     """A line each, without remarks."""
     return [bare for line in code.splitlines() if (bare := re.sub(r"\s+# .*", "", line).strip())]
 
 
-def typed(page: str, folder: Path) -> dict[str, str]:
+def run_page(page: str, folder: Path) -> dict[str, str]:
     """What came of each command of a page, in a place of its own, all having succeeded. Programs
     in Python that stand between them are run there, too."""
     said = {}
-    with place(folder) as reader:
-        for block in blocks(page, "sh", "python"):
+    with open_sandbox(folder) as reader:
+        for block in find_blocks(page, "sh", "python"):
             if block.language == "python":
-                said[block.code] = reader.said([sys.executable, "-c", block.code])
+                said[block.code] = reader.run_command([sys.executable, "-c", block.code])
                 continue
-            for command in commands_of(block.code):
-                if not MAKE.search(command):
-                    said[command] = carried_out(reader, command)
+            for command in split_commands(block.code):
+                if not MAKE_PATTERN.search(command):
+                    said[command] = run_command(reader, command)
     return said
 
 
-def carried_out(reader: Place, command: str) -> str:
-    if command in SERVES:
-        return reader.served(["sh", "-c", f"exec {command}"], SERVES[command])
-    return reader.shell(command)
+def run_command(reader: ReaderSandbox, command: str) -> str:
+    if command in SERVING_COMMANDS:
+        return reader.serve_until(["sh", "-c", f"exec {command}"], SERVING_COMMANDS[command])
+    return reader.run_shell(command)
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.commands")
 def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
-    said = typed("README.md", tmp_path)
+    said = run_page("README.md", tmp_path)
     assert "heard: What do crabs dream of?" in said['crabtalk ask "What do crabs dream of?"']
     review = said['git diff | crabtalk ask "Review this" --json']
     events = [json.loads(line) for line in review.splitlines()]
@@ -73,7 +81,7 @@ def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.commands")
 def test_the_commands_of_the_quick_start_do_what_they_say(tmp_path: Path) -> None:
-    said = typed("docs/quick-start.md", tmp_path)
+    said = run_page("docs/quick-start.md", tmp_path)
     shown = said["crabtalk conversations show crab"]
     assert shown.index("My boat is called Heron") < shown.index("What is my boat called?")
     assert "tide tables" in said['echo "tide tables" | crabtalk ask "Make a title of this"']
@@ -90,30 +98,33 @@ def test_the_commands_of_the_quick_start_do_what_they_say(tmp_path: Path) -> Non
 @pytest.mark.parametrize("page", PAGES)
 def test_no_command_stands_where_nobody_runs_it(page: str) -> None:
     """Those with a page of their own, and in prose, are elsewhere; here a block of them is `sh`."""
-    text = text_of(page)
+    text = read_page(page)
     languages = {word.strip() for _, _, word, _ in FENCE.findall(text)}
     assert languages <= {"sh", "python"}
-    indented = re.findall(r"^    .*$", prose(text), re.MULTILINE)
-    assert [line for line in indented if PROGRAMS.search(line.strip())] == []
-    assert commands(page)
+    indented = re.findall(r"^    .*$", strip_code(text), re.MULTILINE)
+    assert [line for line in indented if PROGRAM_PATTERN.search(line.strip())] == []
+    assert list_commands(page)
 
 
 # ── make ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), re.MULTILINE))
+def list_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):.*## ", read_page("Makefile"), re.MULTILINE))
 
 
 @pytest.mark.req("book.commands")
 def test_every_target_of_make_that_the_book_names_is_there() -> None:
     named = set()
-    for page in book():
-        text = text_of(page)
-        spans = [*re.findall(r"`([^`\n]*\bmake [^`\n]*)`", text), *commands(name_of(page))]
-        named |= {target for span in spans for target in MAKE.findall(span) if target}
+    for page in list_pages():
+        text = read_page(page)
+        spans = [
+            *re.findall(r"`([^`\n]*\bmake [^`\n]*)`", text),
+            *list_commands(get_page_name(page)),
+        ]
+        named |= {target for span in spans for target in MAKE_PATTERN.findall(span) if target}
     assert {"run", "test", "bench", "help", "test-slow"} <= named
-    assert named <= targets()
+    assert named <= list_targets()
 
 
 @pytest.mark.req("book.commands")
@@ -136,8 +147,8 @@ def test_make_run_opens_the_chat_once_a_model_is_there() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.req("book.commands")
 def test_make_run_sets_up_and_talks_with_a_terminal_and_without(tmp_path: Path) -> None:
-    assert 'echo "Say hello" | make run' in text_of("README.md")
-    with place(tmp_path) as reader:
+    assert 'echo "Say hello" | make run' in read_page("README.md")
+    with open_sandbox(tmp_path) as reader:
         answered = subprocess.run(
             ["sh", "-c", 'echo "Say hello" | make run'],
             cwd=ROOT,
@@ -149,10 +160,10 @@ def test_make_run_sets_up_and_talks_with_a_terminal_and_without(tmp_path: Path) 
         )
         assert answered.returncode == 0, answered.stderr
         assert "heard: Say hello" in answered.stdout
-        assert "heard: What is the tide?" in at_terminal(reader, "What is the tide?")
+        assert "heard: What is the tide?" in run_at_terminal(reader, "What is the tide?")
 
 
-def at_terminal(reader: Place, words: str) -> str:
+def run_at_terminal(reader: ReaderSandbox, words: str) -> str:
     """What `make run` shows to somebody who says this, waits for the answer, and leaves."""
     master, slave = pty.openpty()
     env = {**reader.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.chat.terminal import ENTER, chatting, ctrl
-from tests.docs.pages import blocks, text_of
-from tests.docs.place import Place, place
+from apps.tui.tests.chat.terminal import ENTER, get_control_key, open_chat
+from tests.docs.pages import find_blocks, read_page
+from tests.docs.place import ReaderSandbox, open_sandbox
 
-ROW = re.compile(
+ROW_PATTERN = re.compile(
     r"^\| ((?:`[^`]+`(?:, )?)+) \| (yours|kept|derived|passing) \| (.+) \|$", re.MULTILINE
 )
 PATTERNS = [
     pattern
-    for names, *_ in ROW.findall(text_of("docs/reference/files.md"))
+    for names, *_ in ROW_PATTERN.findall(read_page("docs/reference/files.md"))
     for pattern in re.findall(r"`([^`]+)`", names)
 ]
-USED = """
+COMMANDS = """
 crabtalk ask "My boat is called Heron"
 crabtalk ask '!tool remember {"name": "boat", "content": "Heron"}'
 crabtalk events subscribe rss:fetch crab
@@ -34,16 +34,16 @@ crabtalk agents fork crab owl
 
 
 def is_named(path: str) -> bool:
-    return any(matches(path, pattern) for pattern in PATTERNS)
+    return any(matches_pattern(path, pattern) for pattern in PATTERNS)
 
 
-def matches(path: str, pattern: str) -> bool:
+def matches_pattern(path: str, pattern: str) -> bool:
     if pattern.endswith("/**"):
         return path.startswith(pattern.removesuffix("**"))
     return path.count("/") == pattern.count("/") and fnmatchcase(path, pattern)
 
 
-def files(home: Path) -> set[str]:
+def list_files(home: Path) -> set[str]:
     return {
         path.relative_to(home).as_posix()
         for path in home.rglob("*")
@@ -51,19 +51,19 @@ def files(home: Path) -> set[str]:
     }
 
 
-async def chatted(home: Path) -> None:
-    async with chatting(home) as terminal:
-        await terminal.until_view("ready")
-        terminal.type(f"good morning{ENTER}")
-        await terminal.until("heard: good morning")
-        await terminal.until_view("ready")
-        terminal.type(ctrl("D"))
-        assert await terminal.left() == 0
+async def chat_once(home: Path) -> None:
+    async with open_chat(home) as terminal:
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(f"good morning{ENTER}")
+        await terminal.wait_for_text("heard: good morning")
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(get_control_key("D"))
+        assert await terminal.wait_for_exit() == 0
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path) as made:
+def reader(tmp_path: Path) -> Iterator[ReaderSandbox]:
+    with open_sandbox(tmp_path) as made:
         config = made.home / "config.toml"
         # Where TCP is off there is neither a port nor a token.
         config.write_text(config.read_text().replace('tcp = "off"', 'tcp = "127.0.0.1:0"'))
@@ -73,20 +73,20 @@ def reader(tmp_path: Path) -> Iterator[Place]:
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.files")
 @pytest.mark.slow
-def test_every_file_of_a_home_is_on_the_page(reader: Place) -> None:
-    dice, *_ = blocks("docs/components.md", "python")
+def test_every_file_of_a_home_is_on_the_page(reader: ReaderSandbox) -> None:
+    dice, *_ = find_blocks("docs/components.md", "python")
     component = reader.directory / "dice.py"
     component.write_text(dice.code)
-    reader.shell(USED)
-    asyncio.run(chatted(reader.home))
-    reader.served([sys.executable, component], "is ready")
-    reader.served(["crabtalk-web", "up"], "No other device can open it")
-    there = files(reader.home)
+    reader.run_shell(COMMANDS)
+    asyncio.run(chat_once(reader.home))
+    reader.serve_until([sys.executable, component], "is ready")
+    reader.serve_until(["crabtalk-web", "up"], "No other device can open it")
+    there = list_files(reader.home)
     assert {"run/crabtalk.sock", "run/token", "memory/crab.crmem", "logs/dice.log"} <= there
     assert {"run/telegram.pairing", "events/subscriptions.toml", "history"} <= there
     assert sorted(path for path in there if not is_named(path)) == []
-    reader.shell("crabtalkd stop")
-    afterwards = files(reader.home)
+    reader.run_shell("crabtalkd stop")
+    afterwards = list_files(reader.home)
     assert sorted(path for path in afterwards if not is_named(path)) == []
     assert "index/conversations" in afterwards
     assert "run/crabtalk.sock" not in afterwards, "what passes has passed"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks
-from tests.docs.place import Place, place
-from tests.docs.test_commands import commands
+from tests.docs.pages import find_blocks
+from tests.docs.place import ReaderSandbox, open_sandbox
+from tests.docs.test_commands import list_commands
 
 PAGE = "docs/fork-an-agent.md"
 # An editor is opened at a terminal only.
@@ -16,23 +16,23 @@ AT_TERMINAL = (
 )
 
 
-def typed(reader: Place, command: str) -> str:
+def run_at_terminal(reader: ReaderSandbox, command: str) -> str:
     """With an editor that changes nothing."""
-    return reader.said([sys.executable, "-c", AT_TERMINAL, f"export EDITOR=true; {command}"])
+    return reader.run_command([sys.executable, "-c", AT_TERMINAL, f"export EDITOR=true; {command}"])
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("book.commands")
 def test_the_agent_of_the_page_can_be_asked_forked_edited_and_have_a_guest(tmp_path: Path) -> None:
-    reviewer, *_ = blocks(PAGE, "toml")
-    with place(tmp_path) as reader:
-        reader.shell("crabtalk agents list")  # a daemon runs, and has never heard of it
+    reviewer, *_ = find_blocks(PAGE, "toml")
+    with open_sandbox(tmp_path) as reader:
+        reader.run_shell("crabtalk agents list")  # a daemon runs, and has never heard of it
         agents = reader.home / "agents"
         (agents / "reviewer.toml").write_text(reviewer.code)
-        said = {command: typed(reader, command) for command in commands(PAGE)}
+        said = {command: run_at_terminal(reader, command) for command in list_commands(PAGE)}
         (agents / "copied.toml").write_bytes((agents / "reviewer.toml").read_bytes())
-        listed = reader.shell("crabtalkd reload; crabtalk agents list")
-        shown = reader.shell("crabtalk conversations show reviewer")
+        listed = reader.run_shell("crabtalkd reload; crabtalk agents list")
+        shown = reader.run_shell("crabtalk conversations show reviewer")
     assert "+high at seven" in said['git diff | crabtalk ask --agent reviewer "What would break?"']
     assert "And you?" in said['crabtalk ask --agent reviewer --guest strict "And you?"']
     assert "strict ·" in shown, "its words carry its name"

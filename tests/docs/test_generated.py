@@ -8,39 +8,48 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from bench.__main__ import BENCHES
-from crabtalk.daemon.config import LIMIT_KEYS, LIMIT_KINDS, SECTIONS
+from crabtalk.daemon.config import LIMIT_KEYS, LIMIT_TYPES, SECTIONS
 from crabtalk.protocol import RequestError, wire
 from docs import generate
-from docs.generate import BLOCK, DAEMON_HELP, GENERATED, PAGES, ROW, SCRIPT, fresh, pages
-from docs.sources import bounds, errors, sections
-from docs.speed import SHOWN, NotMeasuredError, in_words, table
-from tests.docs.pages import ROOT, text_of
+from docs.generate import (
+    BLOCK,
+    DAEMON_HELP,
+    GENERATED,
+    PAGES,
+    ROW,
+    SCRIPT,
+    refresh_page,
+    render_pages,
+)
+from docs.sources import parse_proto, read_error_codes, read_limits
+from docs.speed import SPEED_ROWS, NotMeasuredError, format_cells, read_table
+from tests.docs.pages import ROOT, read_page
 
 STALE = f"run python -m {SCRIPT}"
-BENCH = text_of("bench/README.md")
+BENCH = read_page("bench/README.md")
 
 
 @pytest.mark.parametrize("page", [*PAGES, DAEMON_HELP.path])
 @pytest.mark.req("book.generated")
 def test_a_page_says_what_the_sources_say(page: str) -> None:
-    assert text_of(page) == pages()[ROOT / page], STALE
+    assert read_page(page) == render_pages()[ROOT / page], STALE
 
 
 @pytest.mark.req("book.generated")
 def test_each_thing_that_is_generated_is_on_one_page() -> None:
-    shown = [name for page in PAGES for _, name, _, _ in BLOCK.findall(text_of(page))]
+    shown = [name for page in PAGES for _, name, _, _ in BLOCK.findall(read_page(page))]
     assert sorted(shown) == sorted(GENERATED)
 
 
 @pytest.mark.req("book.generated")
 @pytest.mark.parametrize("page", PAGES)
 def test_a_stale_page_is_noticed_and_mended(page: str) -> None:
-    text = text_of(page)
+    text = read_page(page)
     rows = [row for *_, block, _ in BLOCK.findall(text) for row in block.splitlines()[3:] if row]
     for row in (rows[0], rows[-1]):
         without = text.replace(f"{row}\n", "", 1)
         assert without != text
-        mended = fresh(without)
+        mended = refresh_page(without)
         assert mended != without
         # What a key means is lost with its row; its name and its default are not.
         assert row.split("|")[1:3] in [line.split("|")[1:3] for line in mended.splitlines()]
@@ -49,14 +58,14 @@ def test_a_stale_page_is_noticed_and_mended(page: str) -> None:
 @pytest.mark.req("book.generated")
 @pytest.mark.parametrize("page", ["docs/reference/config.md", "docs/reference/agents.md"])
 def test_every_key_has_a_meaning(page: str) -> None:
-    found = [row for *_, block, _ in BLOCK.findall(text_of(page)) for row in ROW.findall(block)]
+    found = [row for *_, block, _ in BLOCK.findall(read_page(page)) for row in ROW.findall(block)]
     assert found
     assert [key for key, meaning in found if not meaning] == []
 
 
 def test_what_a_key_means_is_kept_and_its_default_is_not() -> None:
     block = "| `a` | `7` | the first |\n| `gone` | | no more |\n"
-    assert generate.keys({"a": 1, "b": ""})(block).splitlines()[2:] == [
+    assert generate.make_key_table({"a": 1, "b": ""})(block).splitlines()[2:] == [
         "| `a` | `1` | the first |",
         "| `b` |  |  |",
     ]
@@ -67,19 +76,19 @@ def test_what_a_key_means_is_kept_and_its_default_is_not() -> None:
 
 @pytest.mark.req("book.generated")
 def test_every_bound_is_there_with_its_default_and_a_comment() -> None:
-    found = [bound for kind in LIMIT_KINDS for bound in bounds(kind)]
+    found = [bound for kind in LIMIT_TYPES for bound in read_limits(kind)]
     keys = [key for bound in found for key in bound.keys]
     assert sorted(keys) == sorted(LIMIT_KEYS)
     assert all(bound.comment.endswith(".") for bound in found)
-    for kind in LIMIT_KINDS:
+    for kind in LIMIT_TYPES:
         real = {field.name: field.default for field in dataclasses.fields(kind)}
-        shown = {k: v for b in bounds(kind) for k, v in zip(b.keys, b.defaults, strict=True)}
+        shown = {k: v for b in read_limits(kind) for k, v in zip(b.keys, b.defaults, strict=True)}
         assert shown == real
 
 
 @pytest.mark.req("book.generated")
 def test_every_section_of_the_configuration_has_its_heading() -> None:
-    titles = " ".join(re.findall(r"^## (.*)$", text_of("docs/reference/config.md"), re.MULTILINE))
+    titles = " ".join(re.findall(r"^## (.*)$", read_page("docs/reference/config.md"), re.MULTILINE))
     assert set(re.findall(r"\[(\w+)\]", titles)) == SECTIONS
 
 
@@ -93,7 +102,9 @@ def test_every_message_field_and_value_of_the_wire_is_read_from_its_source() -> 
     real = [(m.name, f.name, f.number) for m in file.message_type for f in m.field]
     real += [(e.name, value.name, value.number) for e in file.enum_type for value in e.value]
     read = [
-        message for part in sections(text_of("proto/crabtalk.proto")) for message in part.messages
+        message
+        for part in parse_proto(read_page("proto/crabtalk.proto"))
+        for message in part.messages
     ]
     assert sorted((m.name, f.name, f.number) for m in read for f in m.members) == sorted(real)
     every = {*wire.DESCRIPTOR.message_types_by_name, *wire.DESCRIPTOR.enum_types_by_name}
@@ -117,7 +128,7 @@ enum Kind {
   FLAT = 0;
 }
 """
-    (part,) = sections(proto)
+    (part,) = parse_proto(proto)
     stone, none, kind = part.messages
     assert (part.title, stone.comment, none.comment) == ("Stones", "Two lines of it.", "")
     assert [dataclasses.astuple(member) for member in stone.members] == [
@@ -130,8 +141,10 @@ enum Kind {
 
 @pytest.mark.req("book.generated")
 def test_every_code_has_a_sentence() -> None:
-    assert {code for code, _ in errors()} == {kind.code for kind in RequestError.__subclasses__()}
-    assert all(sentence.endswith(".") for _, sentence in errors())
+    assert {code for code, _ in read_error_codes()} == {
+        kind.code for kind in RequestError.__subclasses__()
+    }
+    assert all(sentence.endswith(".") for _, sentence in read_error_codes())
 
 
 # ── Commands ────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +152,9 @@ def test_every_code_has_a_sentence() -> None:
 
 @pytest.mark.req("book.generated")
 def test_every_command_of_the_daemon_is_on_its_page() -> None:
-    assert sorted(DAEMON_HELP.shown(DAEMON_HELP.text())) == sorted(DAEMON_HELP.commands())
+    assert sorted(DAEMON_HELP.list_shown_commands(DAEMON_HELP.read_page())) == sorted(
+        DAEMON_HELP.list_commands()
+    )
 
 
 # ── Numbers ─────────────────────────────────────────────────────────────────────────────────────
@@ -148,17 +163,17 @@ def test_every_command_of_the_daemon_is_on_its_page() -> None:
 @pytest.mark.req("readme.numbers")
 def test_the_numbers_of_the_readme_are_those_that_were_measured() -> None:
     rows = re.findall(
-        r"^\| (.+?) \| (.+?) \| `\S+ -m bench (\w+)` \|$", text_of("README.md"), re.MULTILINE
+        r"^\| (.+?) \| (.+?) \| `\S+ -m bench (\w+)` \|$", read_page("README.md"), re.MULTILINE
     )
-    assert rows == [(shown.what, in_words(shown, BENCH), shown.bench) for shown in SHOWN]
-    for shown in SHOWN:
-        cells = {cell for row in table(BENCH, shown.table) for cell in row}
-        assert set(re.findall(r"\d[\d.,]*\d", in_words(shown, BENCH))) - {"99"} <= cells
+    assert rows == [(shown.what, format_cells(shown, BENCH), shown.bench) for shown in SPEED_ROWS]
+    for shown in SPEED_ROWS:
+        cells = {cell for row in read_table(BENCH, shown.table) for cell in row}
+        assert set(re.findall(r"\d[\d.,]*\d", format_cells(shown, BENCH))) - {"99"} <= cells
 
 
 @pytest.mark.req("readme.numbers")
 def test_each_number_has_a_command_that_measures_it() -> None:
-    for shown in SHOWN:
+    for shown in SPEED_ROWS:
         source = Path(str(BENCHES[shown.bench].__code__.co_filename)).read_text(encoding="utf-8")
         assert re.split(r"[\d,]", shown.table)[0] in source, f"{shown.bench} measures no such table"
 
@@ -173,15 +188,15 @@ def test_each_number_has_a_command_that_measures_it() -> None:
     ],
 )
 def test_a_number_that_is_measured_no_more_is_noticed(old: str, new: str) -> None:
-    (ping,) = (shown for shown in SHOWN if shown.bench == "ping")
+    (ping,) = (shown for shown in SPEED_ROWS if shown.bench == "ping")
     assert old in BENCH
     with pytest.raises(NotMeasuredError):
-        in_words(ping, BENCH.replace(old, new))
+        format_cells(ping, BENCH.replace(old, new))
 
 
 @pytest.mark.req("readme.numbers")
 def test_no_other_number_with_a_unit_is_claimed_in_the_readme() -> None:
-    text = re.sub(BLOCK, "", text_of("README.md"))
+    text = re.sub(BLOCK, "", read_page("README.md"))
     assert re.findall(r"\d[\d.,]* ?(?:ms|µs|MB|GB|KB|s)\b", text) == []
 
 

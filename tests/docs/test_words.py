@@ -10,17 +10,17 @@ import pytest
 
 from crabtalk.daemon.cli import main as crabtalkd
 from crabtalk.daemon.config import SECTIONS, parse_config
-from crabtalk.model.settings import read_settings
-from crabtalk.storage.agent import read_agent, unknown_keys
+from crabtalk.model.settings import read_provider_settings
+from crabtalk.storage.agent import find_unknown_keys, parse_agent
 from crabtalk_cron.cli import main as crabtalk_cron
 from crabtalk_search.cli import main as crabtalk_search
 from crabtalk_telegram.cli import main as crabtalk_telegram
 from crabtalk_tui.cli import main as crabtalk
 from crabtalk_web.cli import main as crabtalk_web
 from crabtalk_wechat.cli import main as crabtalk_wechat
-from tests.docs.pages import FENCE, Block, blocks, book, name_of, text_of
+from tests.docs.pages import FENCE, PageCodeBlock, find_blocks, get_page_name, list_pages, read_page
 
-TOML = [block for page in book() for block in blocks(page, "toml")]
+TOML = [block for page in list_pages() for block in find_blocks(page, "toml")]
 PROGRAMS: dict[str, click.Group] = {
     "crabtalk": crabtalk,
     "crabtalkd": crabtalkd,
@@ -37,14 +37,14 @@ COMMAND = re.compile(
 
 @pytest.mark.req("book.words")
 @pytest.mark.parametrize("block", TOML, ids=str)
-def test_a_file_that_is_shown_can_be_used(block: Block) -> None:
+def test_a_file_that_is_shown_can_be_used(block: PageCodeBlock) -> None:
     document = tomllib.loads(block.code)
     if "prompt" in document:
-        assert read_agent("shown", document).prompt
-        assert unknown_keys(document) == []
+        assert parse_agent("shown", document).prompt
+        assert find_unknown_keys(document) == []
     elif document.keys() <= SECTIONS:
-        assert parse_config(document, Path("config.toml")).unknown == ()
-        read_settings(document)
+        assert parse_config(document, Path("config.toml")).unknown_keys == ()
+        read_provider_settings(document)
 
 
 @pytest.mark.req("book.words")
@@ -54,7 +54,7 @@ def test_agents_and_configurations_are_among_them() -> None:
     assert sum(document.keys() <= SECTIONS for document in documents) >= 2
 
 
-def named(text: str) -> Iterator[tuple[str, str]]:
+def find_commands(text: str) -> Iterator[tuple[str, str]]:
     """Programs and their words, where they are written as code."""
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))
     lines = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
@@ -64,7 +64,7 @@ def named(text: str) -> Iterator[tuple[str, str]]:
             yield program, words.strip()
 
 
-def is_there(program: str, words: str) -> bool:
+def command_exists(program: str, words: str) -> bool:
     """Whether the words are a command; those after it are for the command to read."""
     command: click.Command | None = PROGRAMS.get(program)
     for word in words.split():
@@ -75,13 +75,13 @@ def is_there(program: str, words: str) -> bool:
 
 
 @pytest.mark.req("book.words")
-@pytest.mark.parametrize("page", book(), ids=name_of)
+@pytest.mark.parametrize("page", list_pages(), ids=get_page_name)
 def test_commands_that_a_page_names_are_there(page: Path) -> None:
-    assert [found for found in named(text_of(page)) if not is_there(*found)] == []
+    assert [found for found in find_commands(read_page(page)) if not command_exists(*found)] == []
 
 
 @pytest.mark.req("book.words")
 def test_a_command_that_is_not_there_is_noticed() -> None:
     text = "`crabtalk sing` or\n\n    crabtalkd dance\n\n```sh\necho x | crabtalk memory hum\n```\n"
-    assert [is_there(*found) for found in named(text)] == [False, False, False]
-    assert not is_there("crabtalk-sing", "run")
+    assert [command_exists(*found) for found in find_commands(text)] == [False, False, False]
+    assert not command_exists("crabtalk-sing", "run")

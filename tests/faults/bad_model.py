@@ -18,7 +18,7 @@ STREAM = "text/event-stream"
 encode = msgspec.json.encode
 
 
-class Then(Enum):
+class ConnectionEnd(Enum):
     """What comes after the last byte."""
 
     CLOSE = "closes the connection"
@@ -26,42 +26,44 @@ class Then(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class RawAnswer:
     """An answer, exactly."""
 
     data: bytes = b""
-    over: bytes = b""  # and then this, again and again
-    then: Then = Then.CLOSE
+    repeated: bytes = b""  # and then this, again and again
+    ending: ConnectionEnd = ConnectionEnd.CLOSE
 
     def pieces(self) -> Iterator[bytes]:
-        return chain([self.data], repeat(self.over) if self.over else ())
+        return chain([self.data], repeat(self.repeated) if self.repeated else ())
 
 
-def http(body: bytes = b"", kind: str = STREAM, status: str = "200 OK", **headers: str) -> bytes:
+def make_http_response(
+    body: bytes = b"", kind: str = STREAM, status: str = "200 OK", **headers: str
+) -> bytes:
     """A response that lasts until its connection is closed."""
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def event(document: Any) -> bytes:
+def make_sse_event(document: Any) -> bytes:
     return b"data: %b\n\n" % encode(document)
 
 
-def delta(text: Any, finish: str | None = None) -> bytes:
-    return event({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
+def make_text_event(text: Any, finish: str | None = None) -> bytes:
+    return make_sse_event({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
 
 
 DONE = b"data: [DONE]\n\n"
-GOOD = Bytes(http(delta("well", "stop") + DONE))
+GOOD = RawAnswer(make_http_response(make_text_event("well", "stop") + DONE))
 
 
 @dataclass(eq=False)
-class BadModel:
+class BadModelServer:
     """Set `answer` before it is asked. `asked` counts, `written` is in bytes."""
 
     url: str = ""
-    answer: Bytes = GOOD
+    answer: RawAnswer = GOOD
     asked: int = 0
     written: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -75,7 +77,7 @@ class BadModel:
                 await self._answer(reader, writer)
         finally:
             self.tasks.discard(task)
-            writer.transport.abort() if self.answer.then is Then.HANG else writer.close()
+            writer.transport.abort() if self.answer.ending is ConnectionEnd.HANG else writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -87,13 +89,13 @@ class BadModel:
             writer.write(piece)
             self.written += len(piece)
             await writer.drain()
-        if answer.then is Then.HANG:
+        if answer.ending is ConnectionEnd.HANG:
             await reader.read()  # until whoever asked has gone
 
 
 @asynccontextmanager
-async def bad_model() -> AsyncIterator[BadModel]:
-    model = BadModel()
+async def run_bad_model() -> AsyncIterator[BadModelServer]:
+    model = BadModelServer()
     server = await asyncio.start_server(model.serve, "127.0.0.1", 0)
     model.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     try:

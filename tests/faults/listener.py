@@ -12,7 +12,7 @@ from crabtalk.client import ConnectionClosedError, connect
 from crabtalk.protocol import wire
 
 
-async def listen(home: str, sender: str, said: str, detach: bool) -> str:
+async def stream_turn(home: str, sender: str, said: str, detach: bool) -> str:
     is_reading = False
     async with connect(home=Path(home), reconnect_timeout=0) as client:
         async for event in client.stream("crab", said, sender=sender, detach=detach):
@@ -28,7 +28,7 @@ async def listen(home: str, sender: str, said: str, detach: bool) -> str:
 def main() -> None:
     home, sender, said, *rest = sys.argv[1:]
     try:
-        told = asyncio.run(listen(home, sender, said, bool(rest)))
+        told = asyncio.run(stream_turn(home, sender, said, bool(rest)))
     except ConnectionClosedError:
         told = "lost its connection"
     sys.stdout.write(f"{told}\n")

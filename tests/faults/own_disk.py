@@ -19,19 +19,19 @@ from tests.warm import PIPE
 # Room for a daemon, its agents and a few conversations.
 SIZE = "512k"
 # A namespace of users too: that one needs no root.
-APART = ("unshare", "--user", "--map-root-user", "--mount")
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
 MOUNT = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && cd "$0"'
 
 
 @cache
 def is_possible() -> bool:
     with suppress(OSError):
-        words = (*APART, "sh", "-c", "mount -t tmpfs tmpfs /mnt")
+        words = (*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt")
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
     return False
 
 
-class OwnDisk:
+class TmpfsHome:
     """The disk and the daemon on it. `home` is where others find what is in it."""
 
     def __init__(self, process: asyncio.subprocess.Process, path: Path) -> None:
@@ -58,12 +58,12 @@ class OwnDisk:
         aside = self._path.with_suffix(".aside")
         aside.mkdir()
         bind = f"mount --bind {self._path} {aside} && mount -o remount,bind,ro {aside}"
-        await self._inside(f"{bind} && mount --move {aside} {self._path}")
+        await self._run_inside(f"{bind} && mount --move {aside} {self._path}")
 
     async def make_writable(self) -> None:
-        await self._inside(f"umount -l {self._path}")
+        await self._run_inside(f"umount -l {self._path}")
 
-    async def _inside(self, command: str) -> None:
+    async def _run_inside(self, command: str) -> None:
         pid = str(self.process.pid)
         words = ("nsenter", "-t", pid, "-U", "--preserve-credentials", "-m", "sh", "-c", command)
         done = await asyncio.create_subprocess_exec(*words, stderr=PIPE)
@@ -72,27 +72,27 @@ class OwnDisk:
 
 
 @asynccontextmanager
-async def own_disk(path: Path, before: str = "true") -> AsyncIterator[OwnDisk]:
+async def run_on_tmpfs(path: Path, before: str = "true") -> AsyncIterator[TmpfsHome]:
     """A daemon on a disk at `path`, which is made; `before` is done there before it starts."""
     path.mkdir()
     start = f'{MOUNT} && {{ {before}; }} && exec "$1" run --home "$0" --tcp off'
-    words = (*APART, "sh", "-c", start, path, CRABTALKD)
+    words = (*UNSHARE, "sh", "-c", start, path, CRABTALKD)
     process = await asyncio.create_subprocess_exec(*words, stderr=PIPE)
     try:
-        yield OwnDisk(process, path)
+        yield TmpfsHome(process, path)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
         await process.communicate()
 
 
-async def first_line(disk: OwnDisk) -> str:
+async def read_first_line(disk: TmpfsHome) -> str:
     assert disk.process.stderr is not None
     async with asyncio.timeout(PATIENCE):
         return (await disk.process.stderr.readline()).decode()
 
 
-async def all_said(disk: OwnDisk) -> str:
+async def read_all_stderr(disk: TmpfsHome) -> str:
     async with asyncio.timeout(PATIENCE):
         _, said = await disk.process.communicate()
     return said.decode()

@@ -11,23 +11,23 @@ from pathlib import Path
 
 FILE = Path(sys.argv[1])
 read_clock = time.time
-Moment = datetime.datetime
+RealDatetime = datetime.datetime
 
 
-def off() -> float:
+def read_offset() -> float:
     return float(FILE.read_text())
 
 
-class Shifted(Moment):
+class ShiftedDatetime(RealDatetime):
     @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> "Shifted":
-        return cls.fromtimestamp(read_clock() + off(), tz)
+    def now(cls, tz: datetime.tzinfo | None = None) -> "ShiftedDatetime":
+        return cls.fromtimestamp(read_clock() + read_offset(), tz)
 
 
 def main() -> None:
-    time.time = lambda: read_clock() + off()
+    time.time = lambda: read_clock() + read_offset()
     time.time_ns = lambda: int(time.time() * 1e9)
-    datetime.datetime = Shifted  # type: ignore[misc]
+    datetime.datetime = ShiftedDatetime  # type: ignore[misc]
     from crabtalk.daemon.cli import main as run
 
     sys.argv = ["crabtalkd", "run", *sys.argv[2:]]

@@ -11,57 +11,57 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.crash.process import prepare
-from tests.daemon.child import Child
-from tests.daemon.served import messages
-from tests.faults.watching import peak_mb
+from tests.crash.process import prepare_home
+from tests.daemon.child import CrabtalkdProcess
+from tests.daemon.served import read_conversation
+from tests.faults.watching import read_peak_mb
 from tests.model_server import PATIENCE, ROOT, ModelServer, model_server
-from tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 pytestmark = pytest.mark.one_loop
 
-LISTENER = Program(ROOT / "tests" / "faults" / "listener.py", "tests.faults.listener:main")
+LISTENER = ForkedProgram(ROOT / "tests" / "faults" / "listener.py", "tests.faults.listener:main")
 # A turn that nobody could take in at once, and none that ends by itself.
 ENDLESS = "!chunks 1000000 0"
 PEAK_MB = 100
 
 
 @dataclass
-class Place:
+class ClientFaultHarness:
     home: Path
     model: ModelServer
-    child: Child
+    child: CrabtalkdProcess
     client: Client
 
-    def listener(self, sender: str, said: str, *detach: str) -> Started:
+    def start_listener(self, sender: str, said: str, *detach: str) -> ForkedProcess:
         environment = {"PYTHONPATH": str(ROOT)}
         return LISTENER.start(self.home, sender, said, *detach, stdout=PIPE, env=environment)
 
-    async def others_are_answered(self) -> None:
+    async def check_others_answered(self) -> None:
         assert (await self.client.send("crab", "hello", sender="bo")).content == "heard: hello"
 
-    async def until_idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         async with asyncio.timeout(PATIENCE):
             while (await self.client.get_stats()).runs:
-                await self.others_are_answered()
+                await self.check_others_answered()
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[Place]:
+async def place(home: Path) -> AsyncIterator[ClientFaultHarness]:
     async with model_server(is_recording=False) as model:
-        prepare(home, model)
+        prepare_home(home, model)
         with (home / "config.toml").open("a") as config:
             config.write("[limits]\nstall_timeout = 1\n")
-        child = Child(home)
+        child = CrabtalkdProcess(home)
         try:
             await child.start()
             async with connect(home=home, reconnect_timeout=0) as client:
-                yield Place(home, model, child, client)
+                yield ClientFaultHarness(home, model, child, client)
         finally:
             await child.kill()
 
 
-async def line(process: Started) -> str:
+async def read_line(process: ForkedProcess) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         return (await process.stdout.readline()).decode().strip()
@@ -69,20 +69,20 @@ async def line(process: Started) -> str:
 
 @pytest.mark.req("bounds.stalled_reader")
 async def test_a_client_that_is_stopped_delays_nobody_and_is_told_when_it_goes_on(
-    place: Place,
+    place: ClientFaultHarness,
 ) -> None:
-    stopped = place.listener("deaf", ENDLESS)
+    stopped = place.start_listener("deaf", ENDLESS)
     try:
-        assert await line(stopped) == "reading"
+        assert await read_line(stopped) == "reading"
         stopped.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(PATIENCE):
             while not place.model.hangups:
-                await place.others_are_answered()
-        await place.until_idle()
-        assert peak_mb(place.child.pid) < PEAK_MB
-        assert await messages(place.client, "crab", "deaf") == [("user", ENDLESS)]
+                await place.check_others_answered()
+        await place.wait_until_idle()
+        assert read_peak_mb(place.child.pid) < PEAK_MB
+        assert await read_conversation(place.client, "crab", "deaf") == [("user", ENDLESS)]
         stopped.send_signal(signal.SIGCONT)
-        assert await line(stopped) == "lost its connection"
+        assert await read_line(stopped) == "lost its connection"
     finally:
         with suppress(ProcessLookupError):
             stopped.kill()
@@ -90,56 +90,58 @@ async def test_a_client_that_is_stopped_delays_nobody_and_is_told_when_it_goes_o
 
 
 @pytest.mark.req("bounds.stalled_reader")
-async def test_a_client_that_is_stopped_for_a_moment_misses_nothing(place: Place) -> None:
-    stopped = place.listener("slow", "!chunks 20000 0")
-    assert await line(stopped) == "reading"
+async def test_a_client_that_is_stopped_for_a_moment_misses_nothing(
+    place: ClientFaultHarness,
+) -> None:
+    stopped = place.start_listener("slow", "!chunks 20000 0")
+    assert await read_line(stopped) == "reading"
     stopped.send_signal(signal.SIGSTOP)
     for _ in range(5):
-        await place.others_are_answered()
+        await place.check_others_answered()
     stopped.send_signal(signal.SIGCONT)
-    assert await line(stopped) == "ended"
+    assert await read_line(stopped) == "ended"
     await stopped.communicate()
-    _, (_, text) = await messages(place.client, "crab", "slow")
+    _, (_, text) = await read_conversation(place.client, "crab", "slow")
     assert len(text.split()) == 20000
 
 
 @pytest.mark.req("leave.cancels")
 @pytest.mark.req("leave.detached")
 async def test_a_client_that_is_killed_takes_its_turn_along_unless_it_was_to_outlive_it(
-    place: Place,
+    place: ClientFaultHarness,
 ) -> None:
     clients = {
-        "cut": place.listener("cut", "!say one \n!wait\n!say two"),
-        "kept": place.listener("kept", "!say one \n!wait\n!say two", "detach"),
+        "cut": place.start_listener("cut", "!say one \n!wait\n!say two"),
+        "kept": place.start_listener("kept", "!say one \n!wait\n!say two", "detach"),
     }
     for process in clients.values():
-        assert await line(process) == "reading"
+        assert await read_line(process) == "reading"
     await place.model.until_waiting(2)
     for process in clients.values():
         process.kill()
         await process.communicate()
     await place.model.until_hung_up()
     place.model.release()
-    await place.until_idle()
-    assert [role for role, _ in await messages(place.client, "crab", "cut")] == ["user"]
-    assert (await messages(place.client, "crab", "kept"))[1:] == [("assistant", "one two")]
+    await place.wait_until_idle()
+    assert [role for role, _ in await read_conversation(place.client, "crab", "cut")] == ["user"]
+    assert (await read_conversation(place.client, "crab", "kept"))[1:] == [("assistant", "one two")]
 
 
 @pytest.mark.req("feed.never_slows")
 async def test_a_feed_that_nobody_reads_slows_no_turn_and_holds_a_bounded_part(
-    place: Place,
+    place: ClientFaultHarness,
 ) -> None:
     async with (
         connect(home=place.home, reconnect_timeout=0) as deaf,
         aclosing(deaf.subscribe_events()) as feed,
     ):
-        await place.others_are_answered()
+        await place.check_others_answered()
         first = asyncio.ensure_future(anext(feed))
         async with asyncio.timeout(PATIENCE):
             while not first.done():
-                await place.others_are_answered()
+                await place.check_others_answered()
         for _ in range(3):
             text = (await place.client.send("crab", "!chunks 10000 0", sender="bo")).content
             assert len(text.split()) == 10000
-        assert peak_mb(place.child.pid) < PEAK_MB
+        assert read_peak_mb(place.child.pid) < PEAK_MB
         assert isinstance(await first, wire.AgentEventMsg)

@@ -15,9 +15,9 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.crash.process import prepare
+from tests.crash.process import prepare_home
 from tests.daemon.command import CRABTALKD
-from tests.daemon.served import ending, told, until
+from tests.daemon.served import collect_events, get_stream_end, wait_for_event
 from tests.model_server import PATIENCE, ROOT, ModelServer, model_server
 from tests.warm import PIPE
 
@@ -26,44 +26,44 @@ pytestmark = pytest.mark.one_loop
 YEAR = 365 * 86400
 FUTURE, PAST = 30 * YEAR, -50 * YEAR
 # Where the clock stands when a daemon starts, and where it is set while it runs.
-LIVES = ((0, (0, FUTURE, PAST, 7200, 0)), (PAST, (FUTURE,)), (FUTURE, (PAST,)))
+CLOCK_JUMPS = ((0, (0, FUTURE, PAST, 7200, 0)), (PAST, (FUTURE,)), (FUTURE, (PAST,)))
 LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 
 
-class Clock:
+class DaemonClock:
     """What a daemon of `home` takes for the time."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.with_name("clock")
-        self.set(0)
+        self.set_offset(0)
 
-    def set(self, seconds: int) -> None:
+    def set_offset(self, seconds: int) -> None:
         aside = self._file.with_name("clock.new")
-        aside.write_text(self.written(seconds))
+        aside.write_text(self.render_offset(seconds))
         aside.replace(self._file)
 
-    def written(self, seconds: int) -> str:
+    def render_offset(self, seconds: int) -> str:
         return str(seconds)
 
-    def words(self) -> tuple[str, ...]:
+    def daemon_command(self) -> tuple[str, ...]:
         return sys.executable, "-m", "tests.faults.shifted", str(self._file)
 
-    def environment(self) -> Mapping[str, str]:
+    def daemon_environment(self) -> Mapping[str, str]:
         return {"PYTHONPATH": str(ROOT)}
 
 
-class SystemClock(Clock):
+class LibraryClock(DaemonClock):
     """That of the C library."""
 
-    def written(self, seconds: int) -> str:
+    def render_offset(self, seconds: int) -> str:
         return f"{seconds:+d}\n"
 
-    def words(self) -> tuple[str, ...]:
+    def daemon_command(self) -> tuple[str, ...]:
         return str(CRABTALKD), "run"
 
-    def environment(self) -> Mapping[str, str]:
+    def daemon_environment(self) -> Mapping[str, str]:
         return {
-            "LD_PRELOAD": library(),
+            "LD_PRELOAD": find_faketime(),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -71,15 +71,15 @@ class SystemClock(Clock):
         }
 
 
-def library() -> str:
+def find_faketime() -> str:
     found = [path for pattern in LIBRARIES for path in Path("/").glob(pattern[1:])]
     return str(found[0]) if found else ""
 
 
 @asynccontextmanager
-async def daemon(home: Path, clock: Clock) -> AsyncIterator[Client]:
-    words = (*clock.words(), "--home", str(home), "--tcp", "off")
-    environment = {**os.environ, **clock.environment()}
+async def run_daemon(home: Path, clock: DaemonClock) -> AsyncIterator[Client]:
+    words = (*clock.daemon_command(), "--home", str(home), "--tcp", "off")
+    environment = {**os.environ, **clock.daemon_environment()}
     process = await asyncio.create_subprocess_exec(*words, stderr=PIPE, env=environment)
     assert process.stderr is not None
     try:
@@ -98,29 +98,29 @@ async def daemon(home: Path, clock: Clock) -> AsyncIterator[Client]:
             await process.communicate()
 
 
-async def jump_about(home: Path, clock: Clock, model: ModelServer) -> None:
-    prepare(home, model)
+async def run_through_jumps(home: Path, clock: DaemonClock, model: ModelServer) -> None:
+    prepare_home(home, model)
     said = []
-    for life, (start, jumps) in enumerate(LIVES):
-        clock.set(start)
-        async with daemon(home, clock) as client:
+    for life, (start, jumps) in enumerate(CLOCK_JUMPS):
+        clock.set_offset(start)
+        async with run_daemon(home, clock) as client:
             for number, seconds in enumerate(jumps):
                 word = f"w{life}{number}"
                 stream = client.stream("crab", f"!say {word} \n!wait\n!say on")
-                await until(stream, wire.StreamChunk)
+                await wait_for_event(stream, wire.StreamChunk)
                 await model.until_waiting()
-                clock.set(seconds)  # in mid-turn
+                clock.set_offset(seconds)  # in mid-turn
                 model.release()
-                assert ending(await told(stream)).error == ""
+                assert get_stream_end(await collect_events(stream)).error == ""
                 said += [f"{word} on"]
                 note = f'{{"name": "n{life}{number}", "content": "the word is {word}"}}'
                 turn = await client.send("crab", f"!tool remember {note}\n!then\n!say kept")
                 assert turn.content == "kept"
                 said += ["kept"]
-                await check(client, said)
+                await check_contents(client, said)
 
 
-async def check(client: Client, said: list[str]) -> None:
+async def check_contents(client: Client, said: list[str]) -> None:
     """All there is, in the order in which it was said, whatever the time is."""
     page = await client.list_messages("crab", limit=1000)
     assert [message.id for message in page.messages] == list(range(len(page.messages)))
@@ -143,13 +143,15 @@ async def check(client: Client, said: list[str]) -> None:
 @pytest.mark.req("faults.clock")
 async def test_a_clock_that_jumps_neither_loses_nor_reorders_nor_ends_anything(home: Path) -> None:
     async with model_server() as model:
-        await jump_about(home, Clock(home), model)
+        await run_through_jumps(home, DaemonClock(home), model)
 
 
 @pytest.mark.req("faults.clock")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not library(), reason="libfaketime is not installed: its clock is not tried")
+@pytest.mark.skipif(
+    not find_faketime(), reason="libfaketime is not installed: its clock is not tried"
+)
 async def test_the_clock_of_the_system_that_jumps_does_no_more(home: Path) -> None:
     async with model_server() as model:
-        await jump_about(home, SystemClock(home), model)
+        await run_through_jumps(home, LibraryClock(home), model)

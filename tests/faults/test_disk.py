@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, ServerError, connect
-from tests.daemon.served import told
-from tests.faults.own_disk import OwnDisk, all_said, first_line, is_possible, own_disk
+from tests.daemon.served import collect_events
+from tests.faults.own_disk import (
+    TmpfsHome,
+    is_possible,
+    read_all_stderr,
+    read_first_line,
+    run_on_tmpfs,
+)
 from tests.model_server import ModelServer, model_server
 
 pytestmark = [
@@ -26,28 +32,28 @@ async def model() -> AsyncIterator[ModelServer]:
         yield model
 
 
-def config(model: ModelServer) -> str:
+def config_command(model: ModelServer) -> str:
     """The command that writes it."""
     lines = ["[[providers]]", 'name = "tests"', 'kind = "openai"', f'base_url = "{model.url}"']
     lines += ['api_key = "k"', 'models = ["scripted"]']
     return f"printf '%s\\n' {' '.join(repr(line) for line in lines)} > config.toml"
 
 
-def files(disk: OwnDisk) -> set[Path]:
+def list_files(disk: TmpfsHome) -> set[Path]:
     """All but the logs, and the index of what was said, which is worked on in its own time."""
     paths = (path for path in disk.home.rglob("*") if path.is_file())
     return {path for path in paths if not {"logs", "index"} & set(path.parts)}
 
 
-async def ready(disk: OwnDisk) -> None:
-    said = await first_line(disk)
-    assert "is ready" in said, said + await all_said(disk)
+async def wait_until_ready(disk: TmpfsHome) -> None:
+    said = await read_first_line(disk)
+    assert "is ready" in said, said + await read_all_stderr(disk)
 
 
-async def failure(client: Client, said: str, sender: str = "") -> str:
+async def read_failure(client: Client, said: str, sender: str = "") -> str:
     """Why a turn was not accepted: nothing of it was kept, so it never started."""
     with pytest.raises(ServerError) as caught:
-        await told(client.stream("crab", said, sender=sender))
+        await collect_events(client.stream("crab", said, sender=sender))
     assert caught.value.code == 500
     return str(caught.value)
 
@@ -56,16 +62,16 @@ async def failure(client: Client, said: str, sender: str = "") -> str:
 async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is_half_there(
     home: Path, model: ModelServer
 ) -> None:
-    async with own_disk(home, config(model)) as disk:
-        await ready(disk)
+    async with run_on_tmpfs(home, config_command(model)) as disk:
+        await wait_until_ready(disk)
         async with connect(home=disk.home, reconnect_timeout=0) as client:
             assert (await client.send("crab", "!say one")).content == "one"
-            before = files(disk)
+            before = list_files(disk)
             disk.fill()
-            asked = model.asked
+            asked = model.request_count
             long = "x" * 8000  # more than is left of the block that a log ends in
-            assert FULL in await failure(client, f"!say never\n{long}")
-            assert FULL in await failure(client, f"!say never\n{long}", sender="another")
+            assert FULL in await read_failure(client, f"!say never\n{long}")
+            assert FULL in await read_failure(client, f"!say never\n{long}", sender="another")
             for request in (
                 client.send("crab", f"!say never\n{long}"),
                 client.create_agent("owl", "You are owl."),
@@ -75,13 +81,13 @@ async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is
                 with pytest.raises(ServerError, match=FULL) as caught:
                     await request
                 assert caught.value.code == 500
-            assert model.asked == asked
+            assert model.request_count == asked
             await client.ping()
             page = await client.list_messages("crab")
             assert [message.content for message in page.messages] == ["!say one", "one"]
             assert [agent.name for agent in (await client.list_agents()).agents] == ["crab"]
             disk.clear()
-            assert files(disk) == before
+            assert list_files(disk) == before
             assert (await client.send("crab", "!say two")).content == "two"
             await client.create_agent("owl", "You are owl.")
             page = await client.list_messages("crab")
@@ -95,8 +101,8 @@ async def test_a_daemon_that_has_no_room_to_start_says_so_in_a_sentence(
 ) -> None:
     made = "mkdir -m 700 run && touch run/crabtalk.lock; " if has_run else ""
     fill = f"{made}cat /dev/zero > filler 2>/dev/null || true"
-    async with own_disk(home, fill) as disk:
-        said = await all_said(disk)
+    async with run_on_tmpfs(home, fill) as disk:
+        said = await read_all_stderr(disk)
     assert disk.process.returncode == 1
     assert FULL in said
     assert said.count("\n") == 1, said
@@ -107,8 +113,8 @@ async def test_a_daemon_that_has_no_room_to_start_says_so_in_a_sentence(
 @pytest.mark.parametrize("has_run", [False, True])
 async def test_a_home_that_is_read_only_is_named_in_a_sentence(home: Path, has_run: bool) -> None:
     made = "mkdir -m 700 run && touch run/crabtalk.lock && " if has_run else ""
-    async with own_disk(home, f'{made}mount -o remount,ro "$0"') as disk:
-        said = await all_said(disk)
+    async with run_on_tmpfs(home, f'{made}mount -o remount,ro "$0"') as disk:
+        said = await read_all_stderr(disk)
     assert disk.process.returncode == 1
     assert READ_ONLY in said
     assert said.count("\n") == 1, said
@@ -119,17 +125,17 @@ async def test_a_home_that_is_read_only_is_named_in_a_sentence(home: Path, has_r
 async def test_a_home_that_becomes_read_only_can_be_read_and_later_written_again(
     home: Path, model: ModelServer
 ) -> None:
-    async with own_disk(home, config(model)) as disk:
-        await ready(disk)
+    async with run_on_tmpfs(home, config_command(model)) as disk:
+        await wait_until_ready(disk)
         async with connect(home=disk.home, reconnect_timeout=0) as client:
             assert (await client.send("crab", "!say one")).content == "one"
             await disk.make_read_only()
-            asked = model.asked
-            assert READ_ONLY in await failure(client, "!say never", sender="another")
+            asked = model.request_count
+            assert READ_ONLY in await read_failure(client, "!say never", sender="another")
             with pytest.raises(ServerError, match=READ_ONLY) as caught:
                 await client.create_agent("owl", "You are owl.")
             assert caught.value.code == 500
-            assert model.asked == asked
+            assert model.request_count == asked
             page = await client.list_messages("crab")
             assert [message.content for message in page.messages] == ["!say one", "one"]
             await client.ping()

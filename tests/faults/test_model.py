@@ -17,9 +17,18 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.daemon.child import Child
-from tests.faults.bad_model import DONE, BadModel, Bytes, Then, bad_model, delta, event, http
-from tests.faults.watching import peak_mb
+from tests.daemon.child import CrabtalkdProcess
+from tests.faults.bad_model import (
+    DONE,
+    BadModelServer,
+    ConnectionEnd,
+    RawAnswer,
+    make_http_response,
+    make_sse_event,
+    make_text_event,
+    run_bad_model,
+)
+from tests.faults.watching import read_peak_mb
 from tests.model_server import model_process
 
 pytestmark = pytest.mark.one_loop
@@ -40,23 +49,23 @@ PEAK_MB = 120
 
 
 @dataclass
-class Place:
+class ModelFaultHarness:
     home: Path
-    model: BadModel
-    child: Child
+    model: BadModelServer
+    child: CrabtalkdProcess
     client: Client
 
-    async def turn(self, said: str = "hello") -> tuple[str, wire.StreamEnd]:
+    async def run_turn(self, said: str = "hello") -> tuple[str, wire.StreamEnd]:
         """What was heard, and how it ended; others are answered meanwhile."""
         text: list[str] = []
-        task = asyncio.ensure_future(self._listen(said, text))
+        task = asyncio.ensure_future(self._read_stream(said, text))
         async with asyncio.timeout(30):
             while not task.done():
                 await self.client.ping()
                 await asyncio.sleep(0.01)
         return "".join(text), task.result()
 
-    async def _listen(self, said: str, text: list[str]) -> wire.StreamEnd:
+    async def _read_stream(self, said: str, text: list[str]) -> wire.StreamEnd:
         async with aclosing(self.client.stream("crab", said)) as events:
             async for one in events:
                 if isinstance(one, wire.StreamChunk):
@@ -65,35 +74,35 @@ class Place:
                     return one
         raise AssertionError("a stream without an end")
 
-    async def kept(self) -> list[tuple[str, str]]:
+    async def read_history(self) -> list[tuple[str, str]]:
         page = await self.client.list_messages("crab")
         return [(message.role, message.content) for message in page.messages]
 
-    async def goes_on(self) -> None:
-        self.model.answer = Bytes(http(delta("well", "stop") + DONE))
+    async def check_goes_on(self) -> None:
+        self.model.answer = RawAnswer(make_http_response(make_text_event("well", "stop") + DONE))
         assert (await self.client.send("crab", "and now?")).content == "well"
-        assert (await self.kept())[-2:] == [("user", "and now?"), ("assistant", "well")]
+        assert (await self.read_history())[-2:] == [("user", "and now?"), ("assistant", "well")]
         assert "Traceback" not in (self.home / "logs" / "crabtalkd.log").read_text()
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[Place]:
-    async with bad_model() as model:
+async def place(home: Path) -> AsyncIterator[ModelFaultHarness]:
+    async with run_bad_model() as model:
         home.mkdir(0o700)
         (home / "config.toml").write_text(CONFIG.format(url=model.url, retries=0))
-        child = Child(home)
+        child = CrabtalkdProcess(home)
         try:
             await child.start()
             async with connect(home=home, reconnect_timeout=0) as client:
-                yield Place(home, model, child, client)
+                yield ModelFaultHarness(home, model, child, client)
         finally:
             await child.kill()
 
 
-def call(**fields: object) -> bytes:
+def make_call_event(**fields: object) -> bytes:
     given = {"index": 0, "id": "a", "function": {"name": "bash", "arguments": "{}"}, **fields}
     choice = {"delta": {"tool_calls": [given]}, "finish_reason": "tool_calls"}
-    return event({"choices": [choice]}) + DONE
+    return make_sse_event({"choices": [choice]}) + DONE
 
 
 CHUNKED = (
@@ -102,120 +111,226 @@ CHUNKED = (
 PAGE = b"<html>log in</html>\n\n"
 REFUSED = b'{\n "error": {"message": "your plan has ended", "code": "insufficient_quota"}\n}\n'
 WHOLE = b'{"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]}'
-LABELLED = "application/json"
+JSON_TYPE = "application/json"
 
 CUTS = {
-    "before a word": (Bytes(), "closed the connection"),
-    "in the head": (Bytes(b"HTTP/1.1 200 OK\r\nContent-Ty"), "closed the connection"),
-    "after the head": (Bytes(http()), "the stream ended before the answer did"),
-    "in the answer": (Bytes(http(delta("one "))), "the stream ended before the answer did"),
-    "in an event": (Bytes(http(delta("one ") + b'data: {"choi')), "the answer is not JSON"),
-    "before its length": (Bytes(http(delta("one "), Content_Length="999")), "closed the connect"),
-    "in a chunk": (Bytes(CHUNKED + b"ff\r\n" + delta("one ")), "closed the connection"),
+    "before a word": (RawAnswer(), "closed the connection"),
+    "in the head": (RawAnswer(b"HTTP/1.1 200 OK\r\nContent-Ty"), "closed the connection"),
+    "after the head": (RawAnswer(make_http_response()), "the stream ended before the answer did"),
+    "in the answer": (
+        RawAnswer(make_http_response(make_text_event("one "))),
+        "the stream ended before the answer did",
+    ),
+    "in an event": (
+        RawAnswer(make_http_response(make_text_event("one ") + b'data: {"choi')),
+        "the answer is not JSON",
+    ),
+    "before its length": (
+        RawAnswer(make_http_response(make_text_event("one "), Content_Length="999")),
+        "closed the connect",
+    ),
+    "in a chunk": (
+        RawAnswer(CHUNKED + b"ff\r\n" + make_text_event("one ")),
+        "closed the connection",
+    ),
 }
 HANGS = {
-    "before a word": Bytes(then=Then.HANG),
-    "in the head": Bytes(b"HTTP/1.1 200 OK\r\nContent-Ty", then=Then.HANG),
-    "after the head": Bytes(http(), then=Then.HANG),
-    "in the answer": Bytes(http(delta("one ")), then=Then.HANG),
-    "with signs of life": Bytes(http(), over=b": still here\n\n" * 500),
+    "before a word": RawAnswer(ending=ConnectionEnd.HANG),
+    "in the head": RawAnswer(b"HTTP/1.1 200 OK\r\nContent-Ty", ending=ConnectionEnd.HANG),
+    "after the head": RawAnswer(make_http_response(), ending=ConnectionEnd.HANG),
+    "in the answer": RawAnswer(
+        make_http_response(make_text_event("one ")), ending=ConnectionEnd.HANG
+    ),
+    "with signs of life": RawAnswer(make_http_response(), repeated=b": still here\n\n" * 500),
 }
 GARBAGE = {
-    "another protocol": (Bytes(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not answer in HTTP"),
-    "bytes": (Bytes(bytes(range(256)) * 20), "does not answer in HTTP"),
-    "chunks of no size": (Bytes(CHUNKED + b"zz\r\nabc"), "does not answer in HTTP"),
-    "no gzip": (Bytes(http(b"plain", Content_Encoding="gzip")), "closed the connection"),
-    "a page": (Bytes(http(PAGE, "text/html")), "a web page instead of a model's stream"),
-    "a page called a stream": (Bytes(http(PAGE)), "no stream, but with '<html>log in"),
-    "a page with an error": (Bytes(http(PAGE, "text/html", "418 No")), "a web page; check base"),
-    "elsewhere": (Bytes(http(status="302 Found", Location="/there")), "HTTP 302"),
-    "a whole answer": (Bytes(http(WHOLE, LABELLED)), "answered with no stream, but with"),
-    "an error with 200": (Bytes(http(REFUSED, LABELLED)), "your plan has ended (HTTP 200)"),
-    "an error in the stream": (Bytes(http(event({"error": {"message": "boom"}}))), "bad: boom"),
-    "half of JSON": (Bytes(http(b'data: {"choices": [\n\n')), "the answer is not JSON"),
-    "no UTF-8": (Bytes(http(b'data: {"choices": "\xff\xfe"}\n\n')), "the answer is not JSON"),
-    "half a character": (Bytes(http(b'data: {"x": "\\ud800"}\n\n')), "the answer is not JSON"),
-    "depth": (Bytes(http(b"data: " + b"[" * 100_000 + b"\n\n")), "the answer is not JSON"),
-    "a list": (Bytes(http(event([1]))), "something other than objects"),
-    "choices of words": (Bytes(http(event({"choices": "x"}))), "is not one of this kind"),
-    "choices of numbers": (Bytes(http(event({"choices": [1]}))), "is not one of this kind"),
-    "named choices": (Bytes(http(event({"choices": {"a": 1}}))), "is not one of this kind"),
-    "a list in a choice": (Bytes(http(event({"choices": [{"delta": [1]}]}))), "is not one of this"),
-    "a number for words": (Bytes(http(delta(5))), "is not one of this kind"),
-    "a list for words": (Bytes(http(delta(["a"]))), "is not one of this kind"),
-    "a number for an id": (Bytes(http(call(id=5))), "is not one of this kind"),
-    "a call of no function": (Bytes(http(call(function=7))), "is not one of this kind"),
-    "a header without end": (Bytes(b"HTTP/1.1 200 OK\r\nX: ", b"y" * 9000), "does not answer in"),
-    "headers without end": (Bytes(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 99), "does not answer in"),
-    "a line without end": (Bytes(http(b"data: "), b"y" * 65536), "an event without end"),
-    "lines without end": (Bytes(http(), b"data: yyyy\n" * 5000), "an event without end"),
+    "another protocol": (RawAnswer(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not answer in HTTP"),
+    "bytes": (RawAnswer(bytes(range(256)) * 20), "does not answer in HTTP"),
+    "chunks of no size": (RawAnswer(CHUNKED + b"zz\r\nabc"), "does not answer in HTTP"),
+    "no gzip": (
+        RawAnswer(make_http_response(b"plain", Content_Encoding="gzip")),
+        "closed the connection",
+    ),
+    "a page": (
+        RawAnswer(make_http_response(PAGE, "text/html")),
+        "a web page instead of a model's stream",
+    ),
+    "a page called a stream": (
+        RawAnswer(make_http_response(PAGE)),
+        "no stream, but with '<html>log in",
+    ),
+    "a page with an error": (
+        RawAnswer(make_http_response(PAGE, "text/html", "418 No")),
+        "a web page; check base",
+    ),
+    "elsewhere": (RawAnswer(make_http_response(status="302 Found", Location="/there")), "HTTP 302"),
+    "a whole answer": (
+        RawAnswer(make_http_response(WHOLE, JSON_TYPE)),
+        "answered with no stream, but with",
+    ),
+    "an error with 200": (
+        RawAnswer(make_http_response(REFUSED, JSON_TYPE)),
+        "your plan has ended (HTTP 200)",
+    ),
+    "an error in the stream": (
+        RawAnswer(make_http_response(make_sse_event({"error": {"message": "boom"}}))),
+        "bad: boom",
+    ),
+    "half of JSON": (
+        RawAnswer(make_http_response(b'data: {"choices": [\n\n')),
+        "the answer is not JSON",
+    ),
+    "no UTF-8": (
+        RawAnswer(make_http_response(b'data: {"choices": "\xff\xfe"}\n\n')),
+        "the answer is not JSON",
+    ),
+    "half a character": (
+        RawAnswer(make_http_response(b'data: {"x": "\\ud800"}\n\n')),
+        "the answer is not JSON",
+    ),
+    "depth": (
+        RawAnswer(make_http_response(b"data: " + b"[" * 100_000 + b"\n\n")),
+        "the answer is not JSON",
+    ),
+    "a list": (RawAnswer(make_http_response(make_sse_event([1]))), "something other than objects"),
+    "choices of words": (
+        RawAnswer(make_http_response(make_sse_event({"choices": "x"}))),
+        "is not one of this kind",
+    ),
+    "choices of numbers": (
+        RawAnswer(make_http_response(make_sse_event({"choices": [1]}))),
+        "is not one of this kind",
+    ),
+    "named choices": (
+        RawAnswer(make_http_response(make_sse_event({"choices": {"a": 1}}))),
+        "is not one of this kind",
+    ),
+    "a list in a choice": (
+        RawAnswer(make_http_response(make_sse_event({"choices": [{"delta": [1]}]}))),
+        "is not one of this",
+    ),
+    "a number for words": (
+        RawAnswer(make_http_response(make_text_event(5))),
+        "is not one of this kind",
+    ),
+    "a list for words": (
+        RawAnswer(make_http_response(make_text_event(["a"]))),
+        "is not one of this kind",
+    ),
+    "a number for an id": (
+        RawAnswer(make_http_response(make_call_event(id=5))),
+        "is not one of this kind",
+    ),
+    "a call of no function": (
+        RawAnswer(make_http_response(make_call_event(function=7))),
+        "is not one of this kind",
+    ),
+    "a header without end": (
+        RawAnswer(b"HTTP/1.1 200 OK\r\nX: ", b"y" * 9000),
+        "does not answer in",
+    ),
+    "headers without end": (
+        RawAnswer(b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 99),
+        "does not answer in",
+    ),
+    "a line without end": (
+        RawAnswer(make_http_response(b"data: "), b"y" * 65536),
+        "an event without end",
+    ),
+    "lines without end": (
+        RawAnswer(make_http_response(), b"data: yyyy\n" * 5000),
+        "an event without end",
+    ),
 }
 # The answer is there; what is wrong comes after it.
 COMPLETE = {
-    "the connection stays open": Bytes(http(delta("one", "stop") + DONE), then=Then.HANG),
-    "signs of life follow": Bytes(http(delta("one", "stop") + DONE), over=b": here\n\n" * 99),
-    "nothing says that it is over": Bytes(http(delta("one", "stop")), then=Then.HANG),
-    "the last chunk is missing": Bytes(
-        CHUNKED + b"%x\r\n%b\r\n" % (len(delta("one", "stop")), delta("one", "stop"))
+    "the connection stays open": RawAnswer(
+        make_http_response(make_text_event("one", "stop") + DONE), ending=ConnectionEnd.HANG
     ),
-    "it is cut in its price": Bytes(http(delta("one", "stop") + b'data: {"choices":[],"usa')),
-    "it is cut in the word for its end": Bytes(http(delta("one", "stop") + b"data: [DO")),
-    "garbage follows": Bytes(http(delta("one", "stop") + DONE + b"data: {no\n\n")),
-    "its price is nonsense": Bytes(
-        http(delta("one", "stop") + event({"usage": {"prompt_tokens": "x"}}) + DONE)
+    "signs of life follow": RawAnswer(
+        make_http_response(make_text_event("one", "stop") + DONE), repeated=b": here\n\n" * 99
+    ),
+    "nothing says that it is over": RawAnswer(
+        make_http_response(make_text_event("one", "stop")), ending=ConnectionEnd.HANG
+    ),
+    "the last chunk is missing": RawAnswer(
+        CHUNKED
+        + b"%x\r\n%b\r\n" % (len(make_text_event("one", "stop")), make_text_event("one", "stop"))
+    ),
+    "it is cut in its price": RawAnswer(
+        make_http_response(make_text_event("one", "stop") + b'data: {"choices":[],"usa')
+    ),
+    "it is cut in the word for its end": RawAnswer(
+        make_http_response(make_text_event("one", "stop") + b"data: [DO")
+    ),
+    "garbage follows": RawAnswer(
+        make_http_response(make_text_event("one", "stop") + DONE + b"data: {no\n\n")
+    ),
+    "its price is nonsense": RawAnswer(
+        make_http_response(
+            make_text_event("one", "stop")
+            + make_sse_event({"usage": {"prompt_tokens": "x"}})
+            + DONE
+        )
     ),
 }
 
 
-async def check(place: Place, answer: Bytes, sentence: str) -> None:
+async def check_refused(place: ModelFaultHarness, answer: RawAnswer, sentence: str) -> None:
     place.model.answer = answer
-    _, end = await place.turn()
+    _, end = await place.run_turn()
     assert end.stop_reason == wire.STOP_REASON_ERROR
     assert end.error.startswith("bad: ")
     assert sentence in end.error
     assert len(end.error) < 1000
-    assert await place.kept() == [("user", "hello")]
+    assert await place.read_history() == [("user", "hello")]
     assert place.model.asked == 1
-    assert peak_mb(place.child.pid) < PEAK_MB
-    await place.goes_on()
+    assert read_peak_mb(place.child.pid) < PEAK_MB
+    await place.check_goes_on()
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", CUTS)
 async def test_a_connection_that_is_cut_ends_the_turn_and_nothing_else(
-    place: Place, name: str
+    place: ModelFaultHarness, name: str
 ) -> None:
-    await check(place, *CUTS[name])
+    await check_refused(place, *CUTS[name])
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", HANGS)
-async def test_a_model_that_hangs_is_given_up_after_its_time(place: Place, name: str) -> None:
-    await check(place, HANGS[name], "sent nothing for too long")
+async def test_a_model_that_hangs_is_given_up_after_its_time(
+    place: ModelFaultHarness, name: str
+) -> None:
+    await check_refused(place, HANGS[name], "sent nothing for too long")
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", GARBAGE)
-async def test_garbage_is_told_in_a_sentence(place: Place, name: str) -> None:
-    await check(place, *GARBAGE[name])
+async def test_garbage_is_told_in_a_sentence(place: ModelFaultHarness, name: str) -> None:
+    await check_refused(place, *GARBAGE[name])
 
 
 @pytest.mark.req("faults.model.complete")
 @pytest.mark.parametrize("name", COMPLETE)
 async def test_an_answer_that_is_complete_is_kept_whatever_comes_after_it(
-    place: Place, name: str
+    place: ModelFaultHarness, name: str
 ) -> None:
     place.model.answer = COMPLETE[name]
-    text, end = await place.turn()
+    text, end = await place.run_turn()
     assert (text, end.error) == ("one", "")
-    assert await place.kept() == [("user", "hello"), ("assistant", "one")]
-    await place.goes_on()
+    assert await place.read_history() == [("user", "hello"), ("assistant", "one")]
+    await place.check_goes_on()
 
 
 @pytest.mark.slow
 @pytest.mark.req("faults.model.told")
-async def test_an_answer_without_end_is_cut_off(place: Place) -> None:
-    await check(place, Bytes(http(), over=delta("y" * 1000) * 30), "the answer does not end")
+async def test_an_answer_without_end_is_cut_off(place: ModelFaultHarness) -> None:
+    await check_refused(
+        place,
+        RawAnswer(make_http_response(), repeated=make_text_event("y" * 1000) * 30),
+        "the answer does not end",
+    )
 
 
 @pytest.mark.req("faults.model.told")
@@ -226,14 +341,14 @@ async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_t
     with model_process() as (url, pid):
         home.mkdir(0o700)
         (home / "config.toml").write_text(CONFIG.format(url=url, retries=0))
-        child = Child(home)
+        child = CrabtalkdProcess(home)
         try:
             await child.start()
             async with connect(home=home, reconnect_timeout=0) as client:
                 os.kill(pid, signal.SIGSTOP)
                 try:
-                    place = Place(home, BadModel(), child, client)
-                    _, end = await place.turn("!say never")
+                    place = ModelFaultHarness(home, BadModelServer(), child, client)
+                    _, end = await place.run_turn("!say never")
                 finally:
                     os.kill(pid, signal.SIGCONT)
                 assert "sent nothing for too long" in end.error
@@ -243,15 +358,17 @@ async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_t
 
 
 @pytest.mark.req("model.retry.stream")
-async def test_what_may_pass_is_tried_again_while_nobody_has_seen_a_word(place: Place) -> None:
+async def test_what_may_pass_is_tried_again_while_nobody_has_seen_a_word(
+    place: ModelFaultHarness,
+) -> None:
     (place.home / "config.toml").write_text(CONFIG.format(url=place.model.url, retries=2))
     await place.client.reload()
-    place.model.answer = Bytes()
-    _, end = await place.turn()
+    place.model.answer = RawAnswer()
+    _, end = await place.run_turn()
     assert "closed the connection" in end.error
     assert place.model.asked == 3
-    place.model.answer = Bytes(http(delta("one ")))
-    text, end = await place.turn("again")
+    place.model.answer = RawAnswer(make_http_response(make_text_event("one ")))
+    text, end = await place.run_turn("again")
     assert (text, place.model.asked) == ("one ", 4)
-    assert await place.kept() == [("user", "hello"), ("user", "again")]
-    await place.goes_on()
+    assert await place.read_history() == [("user", "hello"), ("user", "again")]
+    await place.check_goes_on()

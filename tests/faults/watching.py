@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def peak_mb(pid: int) -> float:
+def read_peak_mb(pid: int) -> float:
     """The most memory it ever had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))

@@ -11,17 +11,17 @@ class Balancer:
     def __init__(self, ports: Sequence[int]) -> None:
         self._next = itertools.cycle(ports)
         self.port = 0
-        self.served: Counter[int] = Counter()  # connections, by port
+        self.connections: Counter[int] = Counter()  # connections, by port
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = next(self._next)
-        self.served[port] += 1
+        self.connections[port] += 1
         there, back = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionError, asyncio.CancelledError):
-            await asyncio.gather(passed_on(reader, back), passed_on(there, writer))
+            await asyncio.gather(copy_stream(reader, back), copy_stream(there, writer))
 
 
-async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65536):
             writer.write(data)
@@ -31,9 +31,9 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 @asynccontextmanager
-async def balancing(*ports: int) -> AsyncIterator[Balancer]:
+async def run_balancer(*ports: int) -> AsyncIterator[Balancer]:
     balancer = Balancer(ports)
-    server = await asyncio.start_server(balancer.take, "127.0.0.1", 0)
+    server = await asyncio.start_server(balancer.handle, "127.0.0.1", 0)
     async with server:
         balancer.port = server.sockets[0].getsockname()[1]
         yield balancer

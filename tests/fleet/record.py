@@ -10,7 +10,7 @@ from typing import Any
 
 TOKEN = re.compile(r"#\S+/\d+/\d+(?= \.)")
 
-NOTE = """
+AUDIT_SCHEMA = """
 CREATE TABLE audit (
     conversation bigint, seq bigint, run text, fence bigint, owner uuid,
     PRIMARY KEY (conversation, seq)
@@ -31,7 +31,7 @@ WHERE e.conversation = $1 ORDER BY e.seq
 
 
 @dataclass
-class Segment:
+class RecordSegment:
     """What is between one thing a user said and the next."""
 
     token: str
@@ -44,12 +44,12 @@ class Segment:
 
 async def begin_audit(connection: Any) -> None:
     """From now on, for all conversations."""
-    await connection.execute(NOTE)
+    await connection.execute(AUDIT_SCHEMA)
 
 
 async def check_conversation(
     connection: Any, sender: str, acknowledged: list[list[str]], sent: set[str]
-) -> list[Segment]:
+) -> list[RecordSegment]:
     """Raises AssertionError for whatever is not as it must be. `acknowledged` are the tokens of
     each person, in the order in which they said them."""
     row = await connection.fetchrow(
@@ -64,7 +64,7 @@ async def check_conversation(
     assert numbers == list(range(row["message_count"]))
     fences = [entry["fence"] for entry in entries]
     assert None not in fences, "something was written without a lease"
-    segments = segmented(sender, entries)
+    segments = split_segments(sender, entries)
     for segment in segments:
         check_segment(segment)
     tokens = [segment.token for segment in segments]
@@ -84,8 +84,8 @@ async def check_conversation(
     return segments
 
 
-def segmented(sender: str, entries: list[Any]) -> list[Segment]:
-    segments: list[Segment] = []
+def split_segments(sender: str, entries: list[Any]) -> list[RecordSegment]:
+    segments: list[RecordSegment] = []
     for entry in entries:
         body = json.loads(entry["body"])
         if entry["kind"] == "meta":
@@ -93,7 +93,7 @@ def segmented(sender: str, entries: list[Any]) -> list[Segment]:
         if entry["kind"] == "message" and body["message"]["role"] == "user":
             (token,) = TOKEN.findall(body["message"]["text"].split("\n")[0])
             # An accepted message of a daemon that died is put there by whoever has the turn then.
-            segments.append(Segment(token, body["run"], entry["fence"], set(), []))
+            segments.append(RecordSegment(token, body["run"], entry["fence"], set(), []))
             continue
         assert segments, f"something came before anything was said to {sender}: {body}"
         last = segments[-1]
@@ -111,7 +111,7 @@ def segmented(sender: str, entries: list[Any]) -> list[Segment]:
     return segments
 
 
-def check_segment(segment: Segment) -> None:
+def check_segment(segment: RecordSegment) -> None:
     """It is closed exactly once, and nobody else has a word in it."""
     assert segment.runs == {segment.lease}, f"more than one run: {segment}"
     assert len(segment.done) == 1, f"closed {len(segment.done)} times: {segment}"

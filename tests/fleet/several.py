@@ -17,15 +17,15 @@ from crabtalk.daemon.server import DaemonServer
 from crabtalk.daemon.storing import open_storage
 from crabtalk.runtime import Hook
 from crabtalk.storage.postgres import PostgresStorage
-from crabtalk.transport import Door, Limits, Listener, RunFiles, listen_unix
-from tests.daemon.served import AGENTS, CONFIG, PATIENCE, Served
+from crabtalk.transport import Listener, ListenOptions, RunFiles, TransportLimits, listen_unix
+from tests.daemon.served import AGENTS, CONFIG, PATIENCE, InProcessDaemon
 from tests.model_server import ModelServer, model_server
 
 STORAGE = '\n[storage]\nurl = "{database}"\nlease = {lease}\n'
 
 
 @asynccontextmanager
-async def several(
+async def run_daemons(
     path: Path,
     database: str,
     count: int,
@@ -34,33 +34,35 @@ async def several(
     agents: Mapping[str, str] = AGENTS,
     hooks: Mapping[str, Hook] | None = None,
     model: ModelServer | None = None,
-) -> AsyncIterator[list[Served]]:
+) -> AsyncIterator[list[InProcessDaemon]]:
     async with AsyncExitStack() as stack:
         if model is None:
             model = await stack.enter_async_context(model_server(summary="It was about crabs."))
         config = CONFIG.replace("{url}", model.url) + STORAGE.format(database=database, lease=lease)
         await put_agents(path, database, agents)
         yield [
-            await stack.enter_async_context(one(path / f"daemon{n}", config, model, hooks))
+            await stack.enter_async_context(
+                run_one_daemon(path / f"daemon{n}", config, model, hooks)
+            )
             for n in range(1, count + 1)
         ]
 
 
 @asynccontextmanager
-async def one(
+async def run_one_daemon(
     home: Path, config: str, model: ModelServer, hooks: Mapping[str, Hook] | None = None
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[InProcessDaemon]:
     home.mkdir(0o700, exist_ok=True)
     (home / "run").mkdir(0o700, exist_ok=True)
     (home / "config.toml").write_text(config)
     settings = load_config(home / "config.toml", tcp="off")
     storage, fleet = open_storage(home, settings)
     daemon = Daemon(home, storage, settings.document, hooks=hooks or {}, fleet=fleet)
-    listener = Listener(DaemonServer(daemon), Limits(drain_timeout=1))
-    listener.open(listen_unix(RunFiles.of(home).socket), Door("unix"))
+    listener = Listener(DaemonServer(daemon), TransportLimits(drain_timeout=1))
+    listener.open(listen_unix(RunFiles.for_home(home).socket_path), ListenOptions("unix"))
     try:
         await daemon.open()
-        yield Served(home, model, daemon, listener)
+        yield InProcessDaemon(home, model, daemon, listener)
     finally:
         async with asyncio.timeout(PATIENCE):
             await listener.close()

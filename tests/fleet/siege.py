@@ -23,13 +23,13 @@ import asyncpg
 
 from crabtalk.client import CannotConnectError, Client, ConnectionClosedError, ServerError, connect
 from crabtalk.protocol import wire
-from tests.crash.process import Process
+from tests.crash.process import LaunchedDaemon
 from tests.daemon.command import CRABTALKD
 from tests.fleet.record import begin_audit, check_conversation
 from tests.fleet.several import STORAGE, put_agents
 from tests.model_server import ModelServer, model_server
-from tests.postgres import Server
-from tests.warm import PIPE, Program, Started
+from tests.postgres import PostgresServer
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 DAEMONS = 3
 CONVERSATIONS = 3
@@ -48,7 +48,7 @@ SCRIPTS = (
     '!tool set_title {"title": "Crabs"}\n!tool recall {"query": "x"}\n!then\n!say WORD',
 )
 SETTINGS = "pool = 6\nstatement_timeout = 5.0\n"
-PROGRAM = Program(
+PROGRAM = ForkedProgram(
     *(CRABTALKD, "crabtalk.daemon.cli:main"),
     *("crabtalk.daemon.daemon", "crabtalk.daemon.process", "crabtalk.daemon.server"),
     *("crabtalk.daemon.logs", "crabtalk.daemon.models", "crabtalk.daemon.fleet"),
@@ -57,37 +57,37 @@ PROGRAM = Program(
 )
 
 
-class Child(Process):
+class FleetDaemonProcess(LaunchedDaemon):
     """`crabtalkd run`, with what a fleet needs loaded already."""
 
-    def forked(self) -> Started:
+    def fork_process(self) -> ForkedProcess:
         return PROGRAM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
 
 
 @dataclass
-class Report:
+class FleetStressReport:
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     said: int = 0
     acknowledged: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # by code, or what broke
     ends: Counter[str] = field(default_factory=Counter)  # of runs, as the record has them
-    took: float = 0.0
+    seconds: float = 0.0
 
     def __str__(self) -> str:
         return (
-            f"{self.rounds} rounds in {self.took:.1f} s ({listed(self.faults)}): {self.said} "
-            f"messages, {self.acknowledged} acknowledged; otherwise {listed(self.refused)}; runs "
-            f"ended: {listed(self.ends)}"
+            f"{self.rounds} rounds in {self.seconds:.1f} s ({format_counts(self.faults)}): "
+            f"{self.said} messages, {self.acknowledged} acknowledged; "
+            f"otherwise {format_counts(self.refused)}; runs ended: {format_counts(self.ends)}"
         )
 
 
-def listed(counter: Counter[str]) -> str:
+def format_counts(counter: Counter[str]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in sorted(counter.items())) or "none"
 
 
 @dataclass
-class Person:
+class FleetSender:
     """Somebody who talks in one conversation, at one daemon."""
 
     sender: str
@@ -96,14 +96,16 @@ class Person:
     acknowledged: list[str] = field(default_factory=list)  # tokens, in order
     sent: set[str] = field(default_factory=set)
 
-    def next(self) -> str:
+    def next_token(self) -> str:
         self.count += 1
         token = f"#{self.sender}/{self.place}/{self.count}"
         self.sent.add(token)
         return token
 
 
-async def siege(path: Path, server: Server, *, rounds: int, seed: str) -> Report:
+async def run_stress(
+    path: Path, server: PostgresServer, *, rounds: int, seed: str
+) -> FleetStressReport:
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(model_server())
         config = (
@@ -116,23 +118,25 @@ async def siege(path: Path, server: Server, *, rounds: int, seed: str) -> Report
         for home in homes:
             home.mkdir(0o700)
             (home / "config.toml").write_text(config)
-        return await Siege(homes, server, model, seed).carry_out(rounds)
+        return await FleetStressRun(homes, server, model, seed).run(rounds)
 
 
-class Siege:
-    def __init__(self, homes: list[Path], server: Server, model: ModelServer, seed: str) -> None:
-        self._daemons = [Child(home) for home in homes]
+class FleetStressRun:
+    def __init__(
+        self, homes: list[Path], server: PostgresServer, model: ModelServer, seed: str
+    ) -> None:
+        self._daemons = [FleetDaemonProcess(home) for home in homes]
         self._server = server
         self._model = model
         self._random = random.Random(seed)
-        self._people: list[Person] = []
+        self._people: list[FleetSender] = []
         self._is_over = False
         self._ends: dict[str, Counter[str]] = {}  # by conversation
-        self._report = Report()
+        self._report = FleetStressReport()
 
-    async def carry_out(self, rounds: int) -> Report:
+    async def run(self, rounds: int) -> FleetStressReport:
         begun = time.monotonic()
-        async with looking(self._server.url) as connection:
+        async with connect_database(self._server.url) as connection:
             await begin_audit(connection)
         try:
             await asyncio.gather(*(daemon.start() for daemon in self._daemons))
@@ -149,21 +153,21 @@ class Siege:
                 self._report.rounds += 1
                 self._report.faults[fault] += 1
             async with asyncio.timeout(PATIENCE):
-                await self._afterwards()
+                await self._check_afterwards()
         except BaseException as error:
             for daemon in self._daemons:
-                error.add_note(f"{daemon.home.name} said:\n{daemon.said[-4000:]}")
+                error.add_note(f"{daemon.home.name} said:\n{daemon.stderr_text[-4000:]}")
             raise
         finally:
             for daemon in self._daemons:
                 await daemon.kill()
         self._report.ends = sum(self._ends.values(), Counter[str]())
-        self._report.took = time.monotonic() - begun
+        self._report.seconds = time.monotonic() - begun
         return self._report
 
     def _begin_epoch(self, number: int) -> None:
         self._people = [
-            Person(f"s{number}-{conversation}", place)
+            FleetSender(f"s{number}-{conversation}", place)
             for conversation in range(CONVERSATIONS)
             for place in range(DAEMONS)
         ]
@@ -192,8 +196,8 @@ class Siege:
                 for task in talking:
                     task.cancel()
                 await asyncio.gather(*talking, return_exceptions=True)
-        async with looking(self._server.url) as connection:
-            await self._quiet(connection)
+        async with connect_database(self._server.url) as connection:
+            await self._wait_until_quiet(connection)
             await self._check(connection)
 
     async def _nothing(self) -> None:
@@ -201,16 +205,16 @@ class Siege:
 
     async def _kill(self) -> None:
         daemon = self._random.choice(self._daemons)
-        daemon.signal(signal.SIGKILL)
-        await daemon.gone()
+        daemon.send_signal(signal.SIGKILL)
+        await daemon.wait_for_exit()
         await daemon.start()
 
     async def _stop(self) -> None:
         daemon = self._random.choice(self._daemons)
-        daemon.signal(signal.SIGSTOP)
-        await daemon.until_stopped()
+        daemon.send_signal(signal.SIGSTOP)
+        await daemon.wait_until_stopped()
         await asyncio.sleep(LEASE * self._random.uniform(1.05, 1.6))
-        daemon.signal(signal.SIGCONT)
+        daemon.send_signal(signal.SIGCONT)
 
     async def _fast(self) -> None:
         await asyncio.to_thread(self._server.restart, "fast")
@@ -218,16 +222,16 @@ class Siege:
     async def _immediate(self) -> None:
         await asyncio.to_thread(self._server.restart, "immediate")
 
-    async def _talk(self, client: Client, person: Person) -> None:
+    async def _talk(self, client: Client, person: FleetSender) -> None:
         choose = random.Random(f"{person.sender} {person.place} {person.count}")
         while not self._is_over:
-            token = person.next()
+            token = person.next_token()
             self._report.said += 1
             script = choose.choice(SCRIPTS).replace("WORD", f"re {token} .")
             try:
                 await self._say(client, person, f"{token} .\n{script}", choose.random() < 0.5)
             except ServerError as error:
-                self._refuse(error)
+                self._count_refusal(error)
                 await asyncio.sleep(0.05)
             except (ConnectionClosedError, CannotConnectError, ConnectionError) as error:
                 self._report.refused[type(error).__name__] += 1
@@ -236,12 +240,14 @@ class Siege:
                 person.acknowledged.append(token)
                 self._report.acknowledged += 1
 
-    def _refuse(self, error: ServerError) -> None:
+    def _count_refusal(self, error: ServerError) -> None:
         assert error.code in (500, 503), error
         assert error.message.strip(), "an error says why"
         self._report.refused[str(error.code)] += 1
 
-    async def _say(self, client: Client, person: Person, content: str, is_streamed: bool) -> None:
+    async def _say(
+        self, client: Client, person: FleetSender, content: str, is_streamed: bool
+    ) -> None:
         """Returns when it is acknowledged that all of it was kept."""
         if not is_streamed:
             await client.send("crab", content, sender=person.sender)
@@ -256,7 +262,7 @@ class Siege:
 
     # ── What must be so ─────────────────────────────────────────────────────────────────────
 
-    async def _quiet(self, connection: Any) -> None:
+    async def _wait_until_quiet(self, connection: Any) -> None:
         """Until nobody has a turn, nor waits for one, of those that live."""
         while await connection.fetchval(
             "SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM tickets t "
@@ -272,13 +278,13 @@ class Siege:
             segments = await check_conversation(connection, sender, acknowledged, sent)
             self._ends[sender] = Counter(segment.done[0] for segment in segments)
 
-    async def _afterwards(self) -> None:
+    async def _check_afterwards(self) -> None:
         """All daemons serve, and the dead leave nothing once nobody mourns them."""
         for daemon in self._daemons:
             async with connect(home=daemon.home) as client:
                 await client.send("crab", "!say still here", sender=f"last {daemon.home.name}")
-        async with looking(self._server.url) as connection:
-            await self._quiet(connection)
+        async with connect_database(self._server.url) as connection:
+            await self._wait_until_quiet(connection)
             await connection.execute(
                 "UPDATE daemons SET expires_at = expires_at - interval '1 day' "
                 "WHERE expires_at < clock_timestamp()"
@@ -297,7 +303,7 @@ class Siege:
 
 
 @asynccontextmanager
-async def looking(url: str) -> AsyncIterator[Any]:
+async def connect_database(url: str) -> AsyncIterator[Any]:
     """A connection of the test's own, once the database is there."""
     connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:

@@ -12,11 +12,20 @@ import pytest
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from tests.daemon.served import AGENTS, CONFIG, Served, becomes, ending, told, until, within
-from tests.fleet.several import STORAGE, one, put_agents
+from tests.daemon.served import (
+    AGENTS,
+    CONFIG,
+    InProcessDaemon,
+    collect_events,
+    get_stream_end,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
+)
+from tests.fleet.several import STORAGE, put_agents, run_one_daemon
 from tests.model_server import model_server
-from tests.postgres import Mode, Server, perform
-from tests.stalls import stalls
+from tests.postgres import Mode, PostgresServer, execute_sql
+from tests.stalls import measure_loop_latency
 
 MODES: tuple[Mode, ...] = ("fast", "immediate")
 LEASE, STATEMENT = 1.0, 0.5
@@ -27,28 +36,30 @@ HELD = 0.05
 
 
 @asynccontextmanager
-async def alone(path: Path, url: str, *, more: str = "") -> AsyncIterator[Served]:
+async def run_single_daemon(
+    path: Path, url: str, *, more: str = ""
+) -> AsyncIterator[InProcessDaemon]:
     """A daemon on a database, which need not be there."""
     async with model_server() as model:
         settings = STORAGE.format(database=url, lease=LEASE)
         config = f"{CONFIG.replace('{url}', model.url)}{settings}{more}"
-        async with one(path / "daemon", config, model) as daemon:
+        async with run_one_daemon(path / "daemon", config, model) as daemon:
             yield daemon
 
 
-async def refusal(request: Awaitable[Any]) -> ServerError:
+async def expect_server_error(request: Awaitable[Any]) -> ServerError:
     with pytest.raises(ServerError) as caught:
-        await within(request)
+        await wait_with_timeout(request)
     assert caught.value.message.strip(), "an error says why"
     return caught.value
 
 
-async def pong(client: Client) -> None:
+async def ping_at_once(client: Client) -> None:
     async with asyncio.timeout(AT_ONCE):
         await client.ping()
 
 
-async def serves_again(client: Client, sender: str = "") -> None:
+async def wait_until_serving(client: Client, sender: str = "") -> None:
     """Nobody does anything but ask."""
     codes: set[int] = set()
     content = ""
@@ -63,9 +74,9 @@ async def serves_again(client: Client, sender: str = "") -> None:
     assert codes <= {503}
 
 
-def record(url: str, sender: str = "user") -> list[str]:
+def read_record(url: str, sender: str = "user") -> list[str]:
     """Who spoke, and how runs ended."""
-    rows = perform(
+    rows = execute_sql(
         url,
         "SELECT e.kind, e.body FROM entries e JOIN conversations c ON c.id = e.conversation "
         f"WHERE c.sender = '{sender}' ORDER BY e.seq",
@@ -85,12 +96,15 @@ def record(url: str, sender: str = "user") -> list[str]:
 
 @pytest.mark.req("fleet.database.away")
 async def test_a_daemon_starts_without_its_database_says_so_and_serves_once_it_is_there(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     await put_agents(tmp_path, private_postgres.url, AGENTS)
     await asyncio.to_thread(private_postgres.stop)
-    async with alone(tmp_path, private_postgres.url) as daemon, daemon.client() as client:
-        await pong(client)
+    async with (
+        run_single_daemon(tmp_path, private_postgres.url) as daemon,
+        daemon.client() as client,
+    ):
+        await ping_at_once(client)
         for request in (
             client.send("crab", "!say x"),
             client.list_conversations(),
@@ -102,40 +116,40 @@ async def test_a_daemon_starts_without_its_database_says_so_and_serves_once_it_i
             client.subscribe_event("build", "crab"),
             client.list_memory("crab"),
         ):
-            error = await refusal(request)
+            error = await expect_server_error(request)
             assert error.code == 503, error
             assert "try again" in error.message
-        await pong(client)
+        await ping_at_once(client)
         await asyncio.to_thread(private_postgres.start)
-        await serves_again(client)
+        await wait_until_serving(client)
         assert len((await client.list_agents()).agents) == len(AGENTS)
 
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_turn_that_loses_its_database_ends_with_an_error_and_keeps_what_it_had_kept(
-    tmp_path: Path, private_postgres: Server, mode: Mode
+    tmp_path: Path, private_postgres: PostgresServer, mode: Mode
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    async with alone(tmp_path, url) as daemon, daemon.client() as client:
-        streaming = asyncio.ensure_future(told(client.stream("crab", "!say half\n!wait")))
+    async with run_single_daemon(tmp_path, url) as daemon, daemon.client() as client:
+        streaming = asyncio.ensure_future(collect_events(client.stream("crab", "!say half\n!wait")))
         sending = asyncio.ensure_future(client.send("crab", "!say half\n!wait", sender="tg:1"))
-        await becomes(lambda: len(daemon.model.requests) == 2)
+        await wait_until(lambda: len(daemon.model.requests) == 2)
         await daemon.model.until_waiting()
         await asyncio.to_thread(private_postgres.stop, mode)
         daemon.model.release()
-        end = ending(await streaming)
+        end = get_stream_end(await streaming)
         assert end.stop_reason == wire.STOP_REASON_ERROR
         assert "try again in a moment" in end.error
-        assert (await refusal(sending)).code == 503
-        assert (await refusal(client.send("crab", "!say meanwhile"))).code == 503
-        await pong(client)
+        assert (await expect_server_error(sending)).code == 503
+        assert (await expect_server_error(client.send("crab", "!say meanwhile"))).code == 503
+        await ping_at_once(client)
         await asyncio.to_thread(private_postgres.start)
-        await serves_again(client)
-        await serves_again(client, "tg:1")
+        await wait_until_serving(client)
+        await wait_until_serving(client, "tg:1")
     for sender in ("user", "tg:1"):
-        assert record(url, sender) == [
+        assert read_record(url, sender) == [
             "user: !say half\n!wait",
             "interrupted",
             "user: !say back",
@@ -146,25 +160,25 @@ async def test_a_turn_that_loses_its_database_ends_with_an_error_and_keeps_what_
 
 @pytest.mark.req("fleet.database.away")
 async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    async with alone(tmp_path, url) as daemon, daemon.client() as client:
+    async with run_single_daemon(tmp_path, url) as daemon, daemon.client() as client:
         first = asyncio.ensure_future(client.send("crab", "!say first\n!wait"))
         await daemon.model.until_waiting()
         second = asyncio.ensure_future(client.send("crab", "!say second"))
 
         def is_waiting() -> bool:
             statements = ("SELECT FROM tickets", "SELECT FROM accepted")
-            return all(perform(url, statement) for statement in statements)
+            return all(execute_sql(url, statement) for statement in statements)
 
-        await becomes(is_waiting)
+        await wait_until(is_waiting)
         await asyncio.to_thread(private_postgres.restart, "fast")
         daemon.model.release()
-        assert (await within(second)).content == "second"
+        assert (await wait_with_timeout(second)).content == "second"
         await asyncio.wait([first])
-    said = [line for line in record(url) if line.startswith("user")]
+    said = [line for line in read_record(url) if line.startswith("user")]
     assert said == ["user: !say first\n!wait", "user: !say second"]
 
 
@@ -173,20 +187,23 @@ async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.clock
 async def test_the_loop_is_free_while_the_database_is_away(
-    tmp_path: Path, private_postgres: Server, mode: Mode
+    tmp_path: Path, private_postgres: PostgresServer, mode: Mode
 ) -> None:
     await put_agents(tmp_path, private_postgres.url, AGENTS)
-    async with alone(tmp_path, private_postgres.url) as daemon, daemon.client() as client:
-        await serves_again(client)
+    async with (
+        run_single_daemon(tmp_path, private_postgres.url) as daemon,
+        daemon.client() as client,
+    ):
+        await wait_until_serving(client)
         worst = []
         for _ in range(5):  # a busy machine may be late; a loop that is held up always is
-            async with stalls() as late:
+            async with measure_loop_latency() as late:
                 await asyncio.to_thread(private_postgres.stop, mode)
                 for _ in range(20):
-                    await refusal(client.send("crab", "!say x"))
+                    await expect_server_error(client.send("crab", "!say x"))
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(private_postgres.start)
-                await serves_again(client)
+                await wait_until_serving(client)
             worst.append(max(late))
             if worst[-1] < HELD:
                 break
@@ -198,17 +215,17 @@ async def test_the_loop_is_free_while_the_database_is_away(
 
 @pytest.mark.req("fleet.database.slow")
 async def test_a_stalled_database_is_given_up_in_time_and_holds_up_no_ping(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
     more = f"statement_timeout = {STATEMENT}\n"
-    async with alone(tmp_path, url, more=more) as daemon, daemon.client() as client:
-        await serves_again(client)
+    async with run_single_daemon(tmp_path, url, more=more) as daemon, daemon.client() as client:
+        await wait_until_serving(client)
         await asyncio.to_thread(private_postgres.stall)
         try:
             asking = [
-                asyncio.ensure_future(refusal(request))
+                asyncio.ensure_future(expect_server_error(request))
                 for request in (
                     client.send("crab", "!say x"),
                     client.list_conversations(),
@@ -217,34 +234,34 @@ async def test_a_stalled_database_is_given_up_in_time_and_holds_up_no_ping(
                 )
             ]
             while not all(task.done() for task in asking):
-                await pong(client)
+                await ping_at_once(client)
                 await asyncio.sleep(0.02)
             assert [(await task).code for task in asking] == [503] * 4
         finally:
             await asyncio.to_thread(private_postgres.resume)
-        await serves_again(client)
-        await serves_again(client, "tg:1")
+        await wait_until_serving(client)
+        await wait_until_serving(client, "tg:1")
 
 
 @pytest.mark.req("fleet.database.slow")
 async def test_what_was_under_way_when_it_stalled_is_not_acknowledged_nor_mixed_up(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
     more = f"statement_timeout = {STATEMENT}\n"
-    async with alone(tmp_path, url, more=more) as daemon, daemon.client() as client:
+    async with run_single_daemon(tmp_path, url, more=more) as daemon, daemon.client() as client:
         stream = client.stream("crab", "!say half\n!wait")
-        await until(stream, wire.StreamChunk)
+        await wait_for_event(stream, wire.StreamChunk)
         await daemon.model.until_waiting()
         await asyncio.to_thread(private_postgres.stall)
         try:
             daemon.model.release()
-            assert (await until(stream, wire.StreamEnd)).error
+            assert (await wait_for_event(stream, wire.StreamEnd)).error
         finally:
             await asyncio.to_thread(private_postgres.resume)
-        await serves_again(client)
-    found = record(url)
+        await wait_until_serving(client)
+    found = read_record(url)
     # What the server was asked while it was stalled it may do when it goes on.
     half = ["assistant: half", "completed"] if "assistant: half" in found else ["interrupted"]
     expected = ["user: !say half\n!wait", *half]
@@ -256,43 +273,43 @@ async def test_what_was_under_way_when_it_stalled_is_not_acknowledged_nor_mixed_
 
 @pytest.mark.req("fleet.database.failover")
 async def test_one_that_only_reads_is_said_to_and_written_again_once_it_can_be(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    async with alone(tmp_path, url) as daemon, daemon.client() as client:
-        await serves_again(client)
-        perform(url, "ALTER DATABASE crabtalk SET default_transaction_read_only = on")
+    async with run_single_daemon(tmp_path, url) as daemon, daemon.client() as client:
+        await wait_until_serving(client)
+        execute_sql(url, "ALTER DATABASE crabtalk SET default_transaction_read_only = on")
         await asyncio.to_thread(private_postgres.restart, "fast")
         for _ in range(3):
-            error = await refusal(client.send("crab", "!say x"))
+            error = await expect_server_error(client.send("crab", "!say x"))
             assert error.code == 503, error
-        await pong(client)
-        perform(
+        await ping_at_once(client)
+        execute_sql(
             url,
             "SET default_transaction_read_only = off",
             "ALTER DATABASE crabtalk RESET default_transaction_read_only",
         )
-        await serves_again(client)
-        users = [line for line in record(url) if line.startswith("user")]
+        await wait_until_serving(client)
+        users = [line for line in read_record(url) if line.startswith("user")]
         assert users == ["user: !say back"] * 2
 
 
 @pytest.mark.req("fleet.database.refused")
 async def test_a_wrong_password_is_told_in_a_sentence_and_no_restart_is_needed_once_it_is_right(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    perform(url, "CREATE ROLE guest LOGIN SUPERUSER PASSWORD 'another'")
+    execute_sql(url, "CREATE ROLE guest LOGIN SUPERUSER PASSWORD 'another'")
     guest = url.replace("crabtalk@", "guest:secret-word@")
-    async with alone(tmp_path, guest) as daemon, daemon.client() as client:
-        await pong(client)
-        error = await refusal(client.send("crab", "!say x"))
+    async with run_single_daemon(tmp_path, guest) as daemon, daemon.client() as client:
+        await ping_at_once(client)
+        error = await expect_server_error(client.send("crab", "!say x"))
         assert "password authentication failed" in error.message
         assert "check url in [storage] of config.toml" in error.message
         assert "secret-word" not in error.message
-        perform(url, "ALTER ROLE guest PASSWORD 'secret-word'")
+        execute_sql(url, "ALTER ROLE guest PASSWORD 'secret-word'")
         async with asyncio.timeout(30):
             while True:
                 try:
@@ -306,28 +323,31 @@ async def test_a_wrong_password_is_told_in_a_sentence_and_no_restart_is_needed_o
 
 @pytest.mark.req("fleet.database.busy")
 async def test_many_turns_on_few_connections_wait_for_each_other_and_lose_nothing(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    async with alone(tmp_path, url, more="pool = 2\n") as daemon, daemon.client() as client:
-        answers = await within(
+    async with (
+        run_single_daemon(tmp_path, url, more="pool = 2\n") as daemon,
+        daemon.client() as client,
+    ):
+        answers = await wait_with_timeout(
             asyncio.gather(
                 *(client.send("crab", f"!say {n}", sender=f"s{n % 40}") for n in range(120))
             )
         )
         assert sorted(int(answer.content) for answer in answers) == list(range(120))
-    rows = perform(url, "SELECT sum(message_count) AS count FROM conversations")
+    rows = execute_sql(url, "SELECT sum(message_count) AS count FROM conversations")
     assert rows[0]["count"] == 240
 
 
 @pytest.mark.req("fleet.database.busy")
 async def test_a_server_without_a_connection_left_is_asked_again(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     await put_agents(tmp_path, url, AGENTS)
-    perform(
+    execute_sql(
         url,
         "CREATE ROLE guest LOGIN PASSWORD 'secret-word'",
         "GRANT ALL ON SCHEMA public TO guest",
@@ -336,9 +356,9 @@ async def test_a_server_without_a_connection_left_is_asked_again(
         "ALTER DATABASE crabtalk CONNECTION LIMIT 0",
     )
     guest = url.replace("crabtalk@", "guest:secret-word@")
-    async with alone(tmp_path, guest) as daemon, daemon.client() as client:
-        error = await refusal(client.send("crab", "!say x"))
+    async with run_single_daemon(tmp_path, guest) as daemon, daemon.client() as client:
+        error = await expect_server_error(client.send("crab", "!say x"))
         assert error.code == 503
         assert "too many connections" in error.message
-        perform(url, "ALTER DATABASE crabtalk CONNECTION LIMIT -1")
-        await serves_again(client)
+        execute_sql(url, "ALTER DATABASE crabtalk CONNECTION LIMIT -1")
+        await wait_until_serving(client)

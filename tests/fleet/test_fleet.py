@@ -10,16 +10,24 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, ServerError, connect
-from crabtalk.daemon.relay import Relay
+from crabtalk.daemon.relay import FeedRelay
 from crabtalk.protocol import wire
-from crabtalk.runtime import Scope, SessionIndex
+from crabtalk.runtime import SearchScope, SessionIndex
 from crabtalk.storage import Pair
 from crabtalk.storage.postgres import PostgresStorage
-from crabtalk.transport import Door, TcpAddress, listen_tcp
-from tests.daemon.served import PATIENCE, Served, becomes, following, refused, until, within
-from tests.fleet.balancer import balancing
-from tests.fleet.several import several
-from tests.postgres import perform
+from crabtalk.transport import ListenOptions, TcpAddress, listen_tcp
+from tests.daemon.served import (
+    PATIENCE,
+    InProcessDaemon,
+    expect_error_code,
+    follow_feed,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
+)
+from tests.fleet.balancer import run_balancer
+from tests.fleet.several import run_daemons
+from tests.postgres import execute_sql
 
 QUESTION = {"question": "Which?", "header": "Pick", "options": [{"label": "a"}, {"label": "b"}]}
 ASK = f"!tool ask_user {json.dumps({'questions': [QUESTION]})}\n!then\n!say thanks"
@@ -28,20 +36,20 @@ TICKETS = "SELECT count(*) AS waiting FROM tickets"
 
 
 @asynccontextmanager
-async def talking(*daemons: Served) -> AsyncIterator[list[Client]]:
+async def connect_clients(*daemons: InProcessDaemon) -> AsyncIterator[list[Client]]:
     """A client of each."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(daemon.client()) for daemon in daemons]
 
 
-def relay_of(daemon: Served) -> Relay:
+def get_relay(daemon: InProcessDaemon) -> FeedRelay:
     assert daemon.daemon.fleet is not None
     return daemon.daemon.fleet.relay
 
 
 async def wait_for_tickets(url: str, count: int) -> None:
     """Until so many turns wait in the whole fleet."""
-    await becomes(lambda: perform(url, TICKETS)[0]["waiting"] == count)
+    await wait_until(lambda: execute_sql(url, TICKETS)[0]["waiting"] == count)
 
 
 # ── Turns ──────────────────────────────────────────────────────────────────────────────────────
@@ -51,7 +59,7 @@ async def wait_for_tickets(url: str, count: int) -> None:
 async def test_what_was_said_to_one_daemon_goes_on_at_another(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 3) as daemons:
+    async with run_daemons(tmp_path, postgres_url, 3) as daemons:
         for number, daemon in enumerate(daemons):
             async with daemon.client() as client:
                 await client.send("crab", f"!say answer {number}")
@@ -80,7 +88,10 @@ async def test_what_was_said_to_one_daemon_goes_on_at_another(
 async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_anywhere(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 3) as daemons, talking(*daemons) as clients:
+    async with (
+        run_daemons(tmp_path, postgres_url, 3) as daemons,
+        connect_clients(*daemons) as clients,
+    ):
         model = daemons[0].model
         first = asyncio.ensure_future(clients[0].send("crab", "!say first\n!wait"))
         await model.until_waiting()
@@ -90,7 +101,7 @@ async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_
             later.append(asyncio.ensure_future(clients[place].send("crab", content)))
             await wait_for_tickets(postgres_url, number + 1)
         assert model.release() == 1
-        await within(asyncio.gather(first, *later))
+        await wait_with_timeout(asyncio.gather(first, *later))
         page = await clients[1].list_messages("crab")
         assert [m.content for m in page.messages if m.role == "user"] == [
             "!say first\n!wait",
@@ -103,26 +114,29 @@ async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_
 async def test_a_turn_waits_for_another_daemons_and_not_for_other_conversations(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         slow = asyncio.ensure_future(here.send("crab", "!say slow\n!wait"))
         await one.model.until_waiting()
-        await within(there.send("crab", "!say quick", sender="tg:1"))
-        await within(there.send("twin", "!say quick too"))
+        await wait_with_timeout(there.send("crab", "!say quick", sender="tg:1"))
+        await wait_with_timeout(there.send("twin", "!say quick too"))
         one.model.release()
-        await within(slow)
+        await wait_with_timeout(slow)
 
 
 @pytest.mark.req("fleet.balanced")
 async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as daemons:
+    async with run_daemons(tmp_path, postgres_url, 2) as daemons:
         ports = []
         for daemon in daemons:
             sock = listen_tcp(TcpAddress("127.0.0.1", 0))
-            daemon.listener.open(sock, Door("tcp", token="shared"))
+            daemon.listener.open(sock, ListenOptions("tcp", token="shared"))
             ports.append(sock.getsockname()[1])
-        async with balancing(*ports) as balancer:
+        async with run_balancer(*ports) as balancer:
             for number in range(6):
                 # A connection each, and so another daemon each time.
                 address = f"tcp:127.0.0.1:{balancer.port}"
@@ -130,7 +144,7 @@ async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
                     answer = await client.send("crab", f"!say answer {number}")
                     assert answer.content == f"answer {number}"
                     page = await client.list_messages("crab")
-            assert set(balancer.served) == set(ports)
+            assert set(balancer.connections) == set(ports)
             assert [m.content for m in page.messages][1::2] == [f"answer {n}" for n in range(6)]
 
 
@@ -139,41 +153,52 @@ async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
 
 @pytest.mark.req("fleet.routing")
 async def test_a_turn_is_killed_from_any_daemon(tmp_path: Path, postgres_url: str) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         stream = here.stream("crab", "!say so far\n!hang")
-        await until(stream, wire.StreamChunk)
-        await within(there.kill("crab"))
-        assert (await until(stream, wire.StreamEnd)).stop_reason == wire.STOP_REASON_CANCELLED
-        await within(there.kill("crab"))  # nothing in flight: no error
+        await wait_for_event(stream, wire.StreamChunk)
+        await wait_with_timeout(there.kill("crab"))
+        assert (
+            await wait_for_event(stream, wire.StreamEnd)
+        ).stop_reason == wire.STOP_REASON_CANCELLED
+        await wait_with_timeout(there.kill("crab"))  # nothing in flight: no error
         assert not await there.kill("crab", sender="nobody")
 
 
 @pytest.mark.req("fleet.routing")
 async def test_a_turn_is_steered_from_any_daemon(tmp_path: Path, postgres_url: str) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         turn = asyncio.ensure_future(here.send("crab", "!say first\n!wait"))
         await one.model.until_waiting()
-        await within(there.steer_session("crab", "!say steered"))
+        await wait_with_timeout(there.steer_session("crab", "!say steered"))
         one.model.release()
-        assert (await within(turn)).content == "steered"
-        assert await refused(there.steer_session("crab", "!say late")) == 404
+        assert (await wait_with_timeout(turn)).content == "steered"
+        assert await expect_error_code(there.steer_session("crab", "!say late")) == 404
 
 
 @pytest.mark.req("fleet.routing")
 async def test_a_question_is_answered_and_seen_from_any_daemon(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         stream = here.stream("crab", ASK)
-        asked = await until(stream, wire.AskUserEvent)
+        asked = await wait_for_event(stream, wire.AskUserEvent)
         # Whoever streams next, wherever, is shown what the turn before waits for.
         next_one = there.stream("crab", "!say next")
-        again = await until(next_one, wire.AskUserEvent)
+        again = await wait_for_event(next_one, wire.AskUserEvent)
         assert again.ask_id == asked.ask_id
-        await within(there.reply_to_ask("crab", '{"Pick":"this"}'))
-        assert (await until(stream, wire.StreamEnd)).error == ""
-        assert (await until(next_one, wire.StreamEnd)).error == ""
-        assert await refused(there.reply_to_ask("crab", "late")) == 404
+        await wait_with_timeout(there.reply_to_ask("crab", '{"Pick":"this"}'))
+        assert (await wait_for_event(stream, wire.StreamEnd)).error == ""
+        assert (await wait_for_event(next_one, wire.StreamEnd)).error == ""
+        assert await expect_error_code(there.reply_to_ask("crab", "late")) == 404
 
 
 async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_line_in_the_log(
@@ -181,17 +206,17 @@ async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_lin
 ) -> None:
     caplog.set_level(logging.INFO, FLEET)
     old = PostgresStorage(tmp_path, postgres_url)  # with nobody who would answer questions
-    async with several(tmp_path, postgres_url, 1) as (one,), AsyncExitStack() as stack:
+    async with run_daemons(tmp_path, postgres_url, 1) as (one,), AsyncExitStack() as stack:
         stack.push_async_callback(old.close)
         await old.open()
-        turn = old.claim(Pair("crab", "user"), "r1")
-        await within(turn.reach())
+        turn = old.claim_turn(Pair("crab", "user"), "r1")
+        await wait_with_timeout(turn.acquire())
         async with one.client() as client:
             stream = client.stream("crab", "!say next")
-            heard = asyncio.ensure_future(until(stream, wire.StreamEnd))
-            await becomes(lambda: any(record.name == FLEET for record in caplog.records))
-            turn.leave()
-            assert (await within(heard)).error == ""
+            heard = asyncio.ensure_future(wait_for_event(stream, wire.StreamEnd))
+            await wait_until(lambda: any(record.name == FLEET for record in caplog.records))
+            turn.release()
+            assert (await wait_with_timeout(heard)).error == ""
     (record,) = [record for record in caplog.records if record.name == FLEET]
     assert "is of another version" in record.getMessage()
     assert (record.levelno, record.exc_info) == (logging.INFO, None)
@@ -201,28 +226,36 @@ async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_lin
 async def test_a_title_set_elsewhere_does_not_wait_for_the_turn(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         turn = asyncio.ensure_future(here.send("crab", "!say x\n!wait"))
         await one.model.until_waiting()
-        await within(there.set_title("crab", "Of crabs"))
+        await wait_with_timeout(there.set_title("crab", "Of crabs"))
         listed = await there.list_conversations()
         assert [c.title for c in listed.conversations] == ["Of crabs"]
         one.model.release()
-        await within(turn)
+        await wait_with_timeout(turn)
 
 
 @pytest.mark.req("fleet.routing")
 async def test_a_conversation_deleted_elsewhere_ends_its_turn_and_is_gone_everywhere(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         stream = here.stream("crab", "!say so far\n!hang")
-        await until(stream, wire.StreamChunk)
+        await wait_for_event(stream, wire.StreamChunk)
         (listed,) = (await there.list_conversations()).conversations
-        await within(there.delete_conversation(listed.file_path))
-        assert (await until(stream, wire.StreamEnd)).stop_reason == wire.STOP_REASON_CANCELLED
+        await wait_with_timeout(there.delete_conversation(listed.file_path))
+        assert (
+            await wait_for_event(stream, wire.StreamEnd)
+        ).stop_reason == wire.STOP_REASON_CANCELLED
         assert not (await here.list_conversations()).conversations
-        await within(here.send("crab", "!say anew"))
+        await wait_with_timeout(here.send("crab", "!say anew"))
         assert (await there.list_messages("crab")).total == 2
 
 
@@ -230,15 +263,18 @@ async def test_a_conversation_deleted_elsewhere_ends_its_turn_and_is_gone_everyw
 async def test_a_compaction_elsewhere_waits_for_the_turn_and_is_seen_here(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         turn = asyncio.ensure_future(here.send("crab", "!say x\n!wait"))
         await one.model.until_waiting()
         compacting = asyncio.ensure_future(there.compact("crab"))
         await wait_for_tickets(postgres_url, 1)
         one.model.release()
-        await within(turn)
-        await within(compacting)
-        await within(here.send("crab", "!say after"))
+        await wait_with_timeout(turn)
+        await wait_with_timeout(compacting)
+        await wait_with_timeout(here.send("crab", "!say after"))
         messages = one.model.requests[-1]["messages"]
         assert [m["content"] for m in messages if m["role"] == "user"] == [
             "It was about crabs.",
@@ -253,33 +289,36 @@ async def test_a_compaction_elsewhere_waits_for_the_turn_and_is_seen_here(
 async def test_what_runs_in_one_daemon_is_followed_from_another(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two):
-        async with following(two, agent="crab") as feed, one.client() as client:
-            relay = relay_of(one)
-            await becomes(lambda: relay.is_wanted)
+    async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
+        async with follow_feed(two, agent="crab") as feed, one.client() as client:
+            relay = get_relay(one)
+            await wait_until(lambda: relay.has_interests)
             await client.send("crab", "!say one two three")
             await client.send("twin", "!say not for you")
-            events = await feed.until_done()
+            events = await feed.wait_until_done()
         words = [e.content for e in events if e.kind == wire.TEXT_DELTA]
         assert "".join(words) == "one two three"
         assert {e.agent for e in events} == {"crab"}
         assert not any(e.missed for e in events)
-        await becomes(lambda: not relay.is_wanted)
+        await wait_until(lambda: not relay.has_interests)
 
 
 @pytest.mark.req("fleet.feed")
 async def test_whoever_comes_to_a_feed_hears_what_is_asked_elsewhere(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         stream = here.stream("crab", ASK)
-        asked = await until(stream, wire.AskUserEvent)
-        async with following(two, all_kinds=True) as feed:
-            await becomes(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
+        asked = await wait_for_event(stream, wire.AskUserEvent)
+        async with follow_feed(two, all_kinds=True) as feed:
+            await wait_until(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
             (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
             assert event.ask.ask_id == asked.ask_id
         await there.reply_to_ask("crab", "x")
-        await until(stream, wire.StreamEnd)
+        await wait_for_event(stream, wire.StreamEnd)
 
 
 # Daemons that died a moment ago: nobody knows yet, and they are the first to be asked. Asked one
@@ -295,16 +334,16 @@ FROM generate_series(1, 8) AS number
 async def test_daemons_that_do_not_answer_keep_nobody_from_hearing_what_the_others_ask(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), one.client() as here:
-        perform(postgres_url, JUST_DIED)
+    async with run_daemons(tmp_path, postgres_url, 2) as (one, two), one.client() as here:
+        execute_sql(postgres_url, JUST_DIED)
         stream = here.stream("crab", ASK)
-        asked = await until(stream, wire.AskUserEvent)
-        async with following(two, all_kinds=True) as feed:
-            await becomes(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
+        asked = await wait_for_event(stream, wire.AskUserEvent)
+        async with follow_feed(two, all_kinds=True) as feed:
+            await wait_until(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
             (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
             assert event.ask.ask_id == asked.ask_id
         await here.reply_to_ask("crab", "x")
-        await until(stream, wire.StreamEnd)
+        await wait_for_event(stream, wire.StreamEnd)
 
 
 # ── What is shared ─────────────────────────────────────────────────────────────────────────────
@@ -314,11 +353,14 @@ async def test_daemons_that_do_not_answer_keep_nobody_from_hearing_what_the_othe
 async def test_an_agent_made_at_one_daemon_answers_at_another_at_once(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         await here.create_agent("newt", "You are newt.")
         assert (await there.send("newt", "!say hello")).content == "hello"
         await here.delete_agent("newt")
-        await becomes(lambda: "newt" not in two.daemon.runtime.agents)
+        await wait_until(lambda: "newt" not in two.daemon.runtime.agents)
         with pytest.raises(ServerError):
             await there.send("newt", "!say hello")
 
@@ -328,7 +370,10 @@ async def test_what_an_agent_remembers_at_one_daemon_it_recalls_at_another(
     tmp_path: Path, postgres_url: str
 ) -> None:
     note = '!tool remember {"name":"shell","content":"The shell is blue."}\n!then\n!say noted'
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         await here.send("crab", note)
         hits = await there.search_memory("crab", "blue shell")
         assert [hit.name for hit in hits.hits] == ["shell"]
@@ -338,7 +383,10 @@ async def test_what_an_agent_remembers_at_one_daemon_it_recalls_at_another(
 async def test_exactly_one_daemon_fires_each_subscription_and_each_once(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 3) as daemons, talking(*daemons) as clients:
+    async with (
+        run_daemons(tmp_path, postgres_url, 3) as daemons,
+        connect_clients(*daemons) as clients,
+    ):
         await clients[0].subscribe_event("build", "crab")
         await clients[1].subscribe_event("build", "twin", once=True)
         # Told to all three at once: the standing one runs three times, the other one once.
@@ -353,15 +401,15 @@ async def test_exactly_one_daemon_fires_each_subscription_and_each_once(
                 return []
             return [m.content for m in page.messages if m.role == "assistant"]
 
-        await becomes_async(lambda: said("crab"), 3)
-        await becomes_async(lambda: said("twin"), 1)
+        await wait_for_count(lambda: said("crab"), 3)
+        await wait_for_count(lambda: said("twin"), 1)
         assert sorted(await said("crab")) == ["0", "1", "2"]
         assert [s.source for s in (await clients[2].list_subscriptions()).subscriptions] == [
             "build"
         ]
 
 
-async def becomes_async(look: Callable[[], Awaitable[list[str]]], count: int) -> None:
+async def wait_for_count(look: Callable[[], Awaitable[list[str]]], count: int) -> None:
     async with asyncio.timeout(30):
         while len(await look()) != count:
             await asyncio.sleep(0.02)
@@ -382,23 +430,23 @@ async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers
 ) -> None:
     # A lease that lasts long is not renewed soon: expired, it stays so until somebody looks.
     async with (
-        several(tmp_path, postgres_url, 2, lease=30) as (one, two),
-        talking(one, two) as (here, there),
-        following(two) as feed,
+        run_daemons(tmp_path, postgres_url, 2, lease=30) as (one, two),
+        connect_clients(one, two) as (here, there),
+        follow_feed(two) as feed,
     ):
         stream = here.stream("crab", "!say so far\n!hang")
-        await until(stream, wire.StreamChunk)
-        perform(postgres_url, EXPIRE)
+        await wait_for_event(stream, wire.StreamChunk)
+        execute_sql(postgres_url, EXPIRE)
         # The next message goes on elsewhere, without waiting for what will never end.
-        assert (await within(there.send("crab", "!say on"))).content == "on"
-        await becomes(lambda: any(e.kind == wire.DONE and e.error for e in feed.events))
-        reasons = [row["reason"] for row in perform(postgres_url, DONES)]
+        assert (await wait_with_timeout(there.send("crab", "!say on"))).content == "on"
+        await wait_until(lambda: any(e.kind == wire.DONE and e.error for e in feed.events))
+        reasons = [row["reason"] for row in execute_sql(postgres_url, DONES)]
         assert reasons == ["interrupted", "completed"]
         # The one that was taken for dead can add nothing, and says so.
         assert await here.kill("crab")
-        end = await until(stream, wire.StreamEnd)
+        end = await wait_for_event(stream, wire.StreamEnd)
         assert "taken over" in end.error
-        assert len(perform(postgres_url, DONES)) == 2
+        assert len(execute_sql(postgres_url, DONES)) == 2
 
 
 # ── Searching ──────────────────────────────────────────────────────────────────────────────────
@@ -409,12 +457,14 @@ async def test_what_was_said_elsewhere_is_found_at_once_and_what_was_deleted_is_
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
-        several(tmp_path, postgres_url, 2) as (one, two),
-        talking(one, two) as (here, there),
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
     ):
 
         async def found(word: str) -> list[str]:
-            return [hit.sender for hit in (await within(there.search_sessions(word))).hits]
+            return [
+                hit.sender for hit in (await wait_with_timeout(there.search_sessions(word))).hits
+            ]
 
         await here.send("crab", "!say periwinkle", sender="ann")
         assert await found("periwinkle") == ["ann"]
@@ -431,23 +481,25 @@ async def test_what_was_said_elsewhere_is_found_at_once_and_what_was_deleted_is_
 async def test_a_daemon_that_comes_back_reads_only_what_it_missed(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two):
-        async with talking(one) as (here,):
+    async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
+        async with connect_clients(one) as (here,):
             for number in range(20):
                 await here.send("crab", f"!say oyster{number}", sender=f"s{number}")
         async with two.client() as there:
-            assert (await within(there.search_sessions("oyster7"))).hits
+            assert (await wait_with_timeout(there.search_sessions("oyster7"))).hits
         index = two.daemon.index
-        await becomes(lambda: index.statistics().is_current)
+        await wait_until(lambda: index.statistics().is_current)
         await two.daemon.index.close()
-        async with talking(one) as (here,):
+        async with connect_clients(one) as (here,):
             await here.send("crab", "!say limpet", sender="late")
         again = SessionIndex(two.daemon.storage, two.home / "index" / "sessions")
         try:
-            (hit,) = await within(again.search("limpet", scope=Scope()))
+            (hit,) = await wait_with_timeout(again.search("limpet", scope=SearchScope()))
             assert hit.sender == "late"
             assert again.statistics().commits == 1
-            assert (await within(again.search("oyster3", scope=Scope())))[0].sender == "s3"
+            assert (await wait_with_timeout(again.search("oyster3", scope=SearchScope())))[
+                0
+            ].sender == "s3"
         finally:
             await again.close()
 
@@ -459,7 +511,10 @@ async def test_a_daemon_that_comes_back_reads_only_what_it_missed(
 async def test_a_daemon_names_the_others_and_their_database(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 3) as (one, _, _), talking(one) as (here,):
+    async with (
+        run_daemons(tmp_path, postgres_url, 3) as (one, _, _),
+        connect_clients(one) as (here,),
+    ):
         fleet = (await here.get_stats()).fleet
         assert [member.is_alive for member in fleet.members] == [True] * 3
         assert sum(member.is_self for member in fleet.members) == 1
@@ -475,17 +530,20 @@ async def test_a_daemon_names_the_others_and_their_database(
 async def test_a_turn_that_waits_for_another_daemon_is_kept_before_it_starts(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, two), talking(one, two) as (here, there):
+    async with (
+        run_daemons(tmp_path, postgres_url, 2) as (one, two),
+        connect_clients(one, two) as (here, there),
+    ):
         first = asyncio.ensure_future(here.send("crab", "!wait\n!say first"))
         await one.model.until_waiting()
         second = there.stream("crab", "!say second")
-        await until(second, wire.StreamStart)
-        (row,) = perform(postgres_url, "SELECT body FROM accepted")
+        await wait_for_event(second, wire.StreamStart)
+        (row,) = execute_sql(postgres_url, "SELECT body FROM accepted")
         assert json.loads(row["body"])["text"] == "!say second"
         one.model.release()
-        await within(first)
-        assert (await until(second, wire.StreamEnd)).error == ""
-        assert perform(postgres_url, "SELECT body FROM accepted") == []
+        await wait_with_timeout(first)
+        assert (await wait_for_event(second, wire.StreamEnd)).error == ""
+        assert execute_sql(postgres_url, "SELECT body FROM accepted") == []
 
 
 @pytest.mark.req("accepted.recovery")
@@ -493,10 +551,10 @@ async def test_what_a_dead_daemon_had_accepted_is_closed_by_the_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
     """Its turns in line had no lease that somebody could take over."""
-    async with several(tmp_path, postgres_url, 1, lease=1.0) as (one,), one.client() as client:
+    async with run_daemons(tmp_path, postgres_url, 1, lease=1.0) as (one,), one.client() as client:
         await client.send("crab", "!say hello")
         entry = {"agent": "crab", "sender": "user", "run": "r9", "text": "wait for me", "at": "now"}
-        perform(
+        execute_sql(
             postgres_url,
             "INSERT INTO accepted (run, steer, key, agent, sender, daemon, body) SELECT 'r9', 0, "
             f"key, agent, sender, gen_random_uuid(), '{json.dumps(entry)}' FROM conversations",

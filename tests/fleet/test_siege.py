@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.siege import FAULTS, Report, siege
-from tests.postgres import Server
+from tests.fleet.siege import FAULTS, FleetStressReport, run_stress
+from tests.postgres import PostgresServer
 
 pytestmark = [
     pytest.mark.one_loop,
@@ -19,11 +19,11 @@ pytestmark = [
 ]
 
 
-async def besieged(path: Path, server: Server, rounds: int) -> Report:
+async def run_seeded_stress(path: Path, server: PostgresServer, rounds: int) -> FleetStressReport:
     """Seeds differ from run to run; CRABTALK_SIEGE_SEED brings one back."""
     seed = os.environ.get("CRABTALK_SIEGE_SEED") or secrets.token_hex(4)
     try:
-        report = await siege(path, server, rounds=rounds, seed=seed)
+        report = await run_stress(path, server, rounds=rounds, seed=seed)
     except BaseException as error:
         error.add_note(f"to see it again: CRABTALK_SIEGE_SEED={seed}")
         raise
@@ -33,9 +33,9 @@ async def besieged(path: Path, server: Server, rounds: int) -> Report:
 
 @pytest.mark.timeout(240)
 async def test_seven_rounds_lose_nothing_and_mix_nothing_up(
-    tmp_path: Path, private_postgres: Server
+    tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
-    report = await besieged(tmp_path, private_postgres, 7)
+    report = await run_seeded_stress(tmp_path, private_postgres, 7)
     assert set(report.faults) == set(FAULTS)
     assert report.acknowledged > 10
     assert report.ends["interrupted"] > 0
@@ -45,10 +45,10 @@ async def test_seven_rounds_lose_nothing_and_mix_nothing_up(
 @pytest.mark.timeout(3600)
 async def test_five_hundred_rounds_lose_nothing_and_mix_nothing_up(
     tmp_path: Path,
-    private_postgres: Server,
+    private_postgres: PostgresServer,
     record_property: Callable[[str, object], None],
 ) -> None:
-    report = await besieged(tmp_path, private_postgres, 500)
+    report = await run_seeded_stress(tmp_path, private_postgres, 500)
     record_property("report", str(report))
     assert report.rounds == 500
     assert min(report.faults[fault] for fault in FAULTS) > 50

@@ -10,57 +10,69 @@ from typing import Any
 
 import pytest
 
-from crabtalk.hooks import Asks, Composite, shell
-from crabtalk.hooks.bash import LONGEST, RESULT, TIMEOUT, BashHook, Settings
-from crabtalk.hooks.shell import Outcome
+from crabtalk.hooks import AskRegistry, CompositeHook, shell
+from crabtalk.hooks.bash import (
+    DEFAULT_TIMEOUT,
+    MAX_RESULT_BYTES,
+    MAX_TIMEOUT,
+    BashHook,
+    BashSettings,
+)
+from crabtalk.hooks.shell import CommandOutcome
 from crabtalk.model import ToolCall
-from crabtalk.runtime import Limits, Parent, Run, Runtime, ToolResult
+from crabtalk.runtime import ParentRun, Run, Runtime, RuntimeLimits, ToolResult
 from crabtalk.storage import Agent, AgentError, Pair
-from tests.runtime.provider import ScriptedProvider, calls
-from tests.runtime.world import World
+from tests.runtime.provider import ScriptedProvider, answer_with_calls
+from tests.runtime.world import RuntimeWorld
 
 PATIENCE = 20
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[RuntimeWorld]:
+    world = RuntimeWorld(tmp_path)
     yield world
     await world.close()
 
 
-def agent(**settings: Any) -> Agent:
+def build_agent(**settings: Any) -> Agent:
     return Agent("crab", "You are crab.", model="m", hooks={"bash": settings})
 
 
-def calling(
-    world: World, arguments: dict[str, Any], *, hook: BashHook | None = None, **settings: Any
+def build_runtime(
+    world: RuntimeWorld, arguments: dict[str, Any], *, hook: BashHook | None = None, **settings: Any
 ) -> Runtime:
     """An engine whose agent, with such settings, calls bash once."""
-    model = ScriptedProvider(calls(ToolCall("c", "bash", json.dumps(arguments))), "Done.")
-    hooks = Composite({"bash": hook or BashHook()}, Asks())
-    return world.runtime(model, agents=[agent(**settings)], hook=hooks)
+    model = ScriptedProvider(
+        answer_with_calls(ToolCall("c", "bash", json.dumps(arguments))), "Done."
+    )
+    hooks = CompositeHook({"bash": hook or BashHook()}, AskRegistry())
+    return world.make_runtime(model, agents=[build_agent(**settings)], hook=hooks)
 
 
-async def result(run: Run) -> ToolResult:
+async def read_result(run: Run) -> ToolResult:
     async with asyncio.timeout(PATIENCE):
         found = [event async for event in run.events() if isinstance(event, ToolResult)]
     assert len(found) == 1
     return found[0]
 
 
-async def answer(world: World, command: str, **settings: Any) -> dict[str, Any]:
+async def run_bash(world: RuntimeWorld, command: str, **settings: Any) -> dict[str, Any]:
     """Of a call that worked."""
-    output = await result(calling(world, {"command": command}, **settings).start("crab", "Go!"))
+    output = await read_result(
+        build_runtime(world, {"command": command}, **settings).start("crab", "Go!")
+    )
     assert not output.is_error, output.output
     found: dict[str, Any] = json.loads(output.output)
     return found
 
 
-async def failure(world: World, command: str, *, cwd: Path | None = None, **settings: Any) -> str:
+async def run_failing_bash(
+    world: RuntimeWorld, command: str, *, cwd: Path | None = None, **settings: Any
+) -> str:
     """Of one that did not."""
-    runtime = calling(world, {"command": command}, **settings)
-    output = await result(runtime.start("crab", "Go!", cwd=cwd))
+    runtime = build_runtime(world, {"command": command}, **settings)
+    output = await read_result(runtime.start("crab", "Go!", cwd=cwd))
     assert output.is_error, output.output
     return output.output
 
@@ -69,8 +81,8 @@ async def failure(world: World, command: str, *, cwd: Path | None = None, **sett
 
 
 @pytest.mark.req("bash.result")
-async def test_an_exit_code_above_zero_is_no_error(world: World) -> None:
-    assert await answer(world, "echo out; echo err >&2; exit 7") == {
+async def test_an_exit_code_above_zero_is_no_error(world: RuntimeWorld) -> None:
+    assert await run_bash(world, "echo out; echo err >&2; exit 7") == {
         "stdout": "out\n",
         "stderr": "err\n",
         "exit_code": 7,
@@ -78,24 +90,24 @@ async def test_an_exit_code_above_zero_is_no_error(world: World) -> None:
 
 
 @pytest.mark.req("bash.process")
-async def test_it_runs_where_the_run_does_with_more_environment(world: World) -> None:
+async def test_it_runs_where_the_run_does_with_more_environment(world: RuntimeWorld) -> None:
     (world.cwd / "sub").mkdir()
-    runtime = calling(world, {"command": "pwd; echo $X", "env": {"X": "y"}})
-    output = await result(runtime.start("crab", "Go!", cwd=world.cwd / "sub"))
+    runtime = build_runtime(world, {"command": "pwd; echo $X", "env": {"X": "y"}})
+    output = await read_result(runtime.start("crab", "Go!", cwd=world.cwd / "sub"))
     assert json.loads(output.output)["stdout"] == f"{world.cwd}/sub\ny\n"
 
 
 @pytest.mark.req("bash.spawn_failure")
-async def test_a_directory_that_is_gone_is_an_error_with_the_same_json(world: World) -> None:
-    sentence, document = (await failure(world, "ls", cwd=world.cwd / "gone")).split("\n")
+async def test_a_directory_that_is_gone_is_an_error_with_the_same_json(world: RuntimeWorld) -> None:
+    sentence, document = (await run_failing_bash(world, "ls", cwd=world.cwd / "gone")).split("\n")
     assert sentence.startswith("bash failed: the working directory ")
     assert json.loads(document) == {"stdout": "", "stderr": "", "exit_code": -1}
 
 
 @pytest.mark.req("bash.timeout")
-async def test_a_time_out_is_an_error_with_what_was_said_before(world: World) -> None:
-    runtime = calling(world, {"command": "echo early; sleep 1000", "timeout": 0.5})
-    output = await result(runtime.start("crab", "Go!"))
+async def test_a_time_out_is_an_error_with_what_was_said_before(world: RuntimeWorld) -> None:
+    runtime = build_runtime(world, {"command": "echo early; sleep 1000", "timeout": 0.5})
+    output = await read_result(runtime.start("crab", "Go!"))
     sentence, document = output.output.split("\n")
     assert output.is_error
     assert sentence.startswith("bash failed: it took longer than 0.5 s")
@@ -103,26 +115,26 @@ async def test_a_time_out_is_an_error_with_what_was_said_before(world: World) ->
 
 
 @pytest.mark.req("bash.timeout")
-async def test_an_agent_may_have_a_time_out_of_its_own(world: World) -> None:
-    assert "longer than 0.25 s" in await failure(world, "sleep 1000", timeout=0.25)
+async def test_an_agent_may_have_a_time_out_of_its_own(world: RuntimeWorld) -> None:
+    assert "longer than 0.25 s" in await run_failing_bash(world, "sleep 1000", timeout=0.25)
 
 
 @pytest.mark.req("bash.timeout")
 async def test_no_command_has_more_than_an_hour(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
 
-    async def run(*args: Any, seconds: float, **rest: Any) -> Outcome:
+    async def run(*args: Any, seconds: float, **rest: Any) -> CommandOutcome:
         given.append(seconds)
         return await real(*args, seconds=seconds, **rest)
 
-    real = shell.run
-    monkeypatch.setattr("crabtalk.hooks.shell.run", run)
+    real = shell.run_command
+    monkeypatch.setattr("crabtalk.hooks.shell.run_command", run)
     for timeout in (None, 5, 1e9):
-        runtime = calling(world, {"command": "true", "timeout": timeout})
-        assert not (await result(runtime.start("crab", "Go!"))).is_error
-    assert given == [TIMEOUT, 5, LONGEST] == [120, 5, 3600]
+        runtime = build_runtime(world, {"command": "true", "timeout": timeout})
+        assert not (await read_result(runtime.start("crab", "Go!"))).is_error
+    assert given == [DEFAULT_TIMEOUT, 5, MAX_TIMEOUT] == [120, 5, 3600]
 
 
 @pytest.mark.req("bash.output_bounded")
@@ -136,8 +148,8 @@ async def test_no_command_has_more_than_an_hour(
         "yes '\"' | head -c 10000000",
     ],
 )
-async def test_however_long_the_output_the_json_is_whole(command: str, world: World) -> None:
-    found = await answer(world, f"echo first; {command}; echo; echo last")
+async def test_however_long_the_output_the_json_is_whole(command: str, world: RuntimeWorld) -> None:
+    found = await run_bash(world, f"echo first; {command}; echo; echo last")
     assert found["stdout"].startswith("first\n")
     assert found["stdout"].endswith("\nlast\n")
     assert 9_900_000 < found["cut"]["stdout"] < 10_000_012
@@ -147,25 +159,25 @@ async def test_however_long_the_output_the_json_is_whole(command: str, world: Wo
 
 
 def test_a_result_with_its_sentence_stays_below_the_engines_limit() -> None:
-    assert Limits().tool_output - RESULT > 1024
+    assert RuntimeLimits().tool_output - MAX_RESULT_BYTES > 1024
 
 
 @pytest.mark.parametrize(
     "arguments", [{}, {"command": 1}, {"command": "true", "timeout": 0}, {"command": "x", "env": 1}]
 )
 async def test_arguments_that_do_not_fit_are_said_so(
-    arguments: dict[str, Any], world: World
+    arguments: dict[str, Any], world: RuntimeWorld
 ) -> None:
-    output = await result(calling(world, arguments).start("crab", "Go!"))
+    output = await read_result(build_runtime(world, arguments).start("crab", "Go!"))
     assert output.is_error
     assert output.output.startswith("invalid arguments: ")
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_a_killed_run_is_over_when_its_processes_are(world: World) -> None:
+async def test_a_killed_run_is_over_when_its_processes_are(world: RuntimeWorld) -> None:
     pids = world.cwd / "pids"
     command = f"for i in $(seq 50); do (echo $BASHPID >> {pids}; exec sleep 1000) & done; wait"
-    runtime = calling(world, {"command": command})
+    runtime = build_runtime(world, {"command": command})
     run = runtime.start("crab", "Go!")
     async with asyncio.timeout(PATIENCE):
         while not pids.exists() or len(pids.read_text().split()) < 50:
@@ -180,9 +192,11 @@ async def test_a_killed_run_is_over_when_its_processes_are(world: World) -> None
 # ── To whom ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def asked_by(world: World, sender: str, parent: Parent | None = None, **settings: Any) -> str:
-    runtime = calling(world, {"command": "echo ran"}, **settings)
-    return (await result(runtime.start("crab", "Go!", sender=sender, parent=parent))).output
+async def run_as_sender(
+    world: RuntimeWorld, sender: str, parent: ParentRun | None = None, **settings: Any
+) -> str:
+    runtime = build_runtime(world, {"command": "echo ran"}, **settings)
+    return (await read_result(runtime.start("crab", "Go!", sender=sender, parent=parent))).output
 
 
 @pytest.mark.req("bash.senders")
@@ -190,47 +204,51 @@ async def asked_by(world: World, sender: str, parent: Parent | None = None, **se
     "sender",
     ["tg:123", "event:backup", "delegate:1", ":", "anna", "USER", "cron", "tg：666", "user "],
 )
-async def test_a_sender_from_elsewhere_is_refused(sender: str, world: World) -> None:
-    output = await asked_by(world, sender, allow_senders=["tg:1", "tg:1234", "mail:*"])
+async def test_a_sender_from_elsewhere_is_refused(sender: str, world: RuntimeWorld) -> None:
+    output = await run_as_sender(world, sender, allow_senders=["tg:1", "tg:1234", "mail:*"])
     assert output.startswith("permission denied: ")
     assert sender in output
 
 
 @pytest.mark.req("bash.senders")
 @pytest.mark.parametrize("sender", ["user", "user~work", "tg:123", "event:backup", "event:"])
-async def test_people_here_and_senders_that_are_named_are_served(sender: str, world: World) -> None:
-    assert "ran" in await asked_by(world, sender, allow_senders=["tg:123", "event:*"])
+async def test_people_here_and_senders_that_are_named_are_served(
+    sender: str, world: RuntimeWorld
+) -> None:
+    assert "ran" in await run_as_sender(world, sender, allow_senders=["tg:123", "event:*"])
 
 
 @pytest.mark.req("bash.senders.delegate")
 @pytest.mark.parametrize(("origin", "is_served"), [("user", True), ("tg:1", False), ("", False)])
 async def test_a_delegated_run_counts_as_whoever_began_it(
-    origin: str, is_served: bool, world: World
+    origin: str, is_served: bool, world: RuntimeWorld
 ) -> None:
-    parent = Parent(Pair("crab", "delegate:0"), "run", "call", origin=origin)
-    output = await asked_by(world, "delegate:1", parent)
+    parent = ParentRun(Pair("crab", "delegate:0"), "run", "call", origin=origin)
+    output = await run_as_sender(world, "delegate:1", parent)
     assert output.startswith("permission denied: ") != is_served
 
 
 @pytest.mark.req("bash.disabled")
-async def test_a_disabled_bash_is_neither_shown_nor_carried_out(world: World) -> None:
-    model = ScriptedProvider(calls(ToolCall("c", "bash", '{"command": "touch x"}')), "Done.")
-    runtime = world.runtime(model, agents=[agent(disabled=True)], hook=BashHook())
-    assert (await result(runtime.start("crab", "Go!"))).output == "tool not available: bash"
+async def test_a_disabled_bash_is_neither_shown_nor_carried_out(world: RuntimeWorld) -> None:
+    model = ScriptedProvider(
+        answer_with_calls(ToolCall("c", "bash", '{"command": "touch x"}')), "Done."
+    )
+    runtime = world.make_runtime(model, agents=[build_agent(disabled=True)], hook=BashHook())
+    assert (await read_result(runtime.start("crab", "Go!"))).output == "tool not available: bash"
     assert model.requests[0].tools == ()
     assert not (world.cwd / "x").exists()
 
 
 @pytest.mark.req("bash.deny")
-async def test_a_denied_command_is_refused_by_name(world: World) -> None:
-    output = await failure(world, "true && touch x", deny=["rm -rf", "touch"])
+async def test_a_denied_command_is_refused_by_name(world: RuntimeWorld) -> None:
+    output = await run_failing_bash(world, "true && touch x", deny=["rm -rf", "touch"])
     assert output == "permission denied: the agent's file denies 'touch'"
     assert not (world.cwd / "x").exists()
 
 
 @pytest.mark.req("bash.deny.unreadable")
-async def test_a_command_that_cannot_be_checked_is_refused(world: World) -> None:
-    output = await failure(world, "touch x; echo 'y", deny=["curl"])
+async def test_a_command_that_cannot_be_checked_is_refused(world: RuntimeWorld) -> None:
+    output = await run_failing_bash(world, "touch x; echo 'y", deny=["curl"])
     assert output.startswith("permission denied: the command cannot be checked")
     assert not (world.cwd / "x").exists()
 
@@ -238,12 +256,12 @@ async def test_a_command_that_cannot_be_checked_is_refused(world: World) -> None
 @pytest.mark.req("bash.deny.prompt")
 def test_what_is_denied_is_a_line_for_the_prompt() -> None:
     hook = BashHook()
-    assert hook.scoped_tools(agent()) == (["bash"], None)
-    assert hook.scoped_tools(agent(deny=["curl", "git push"])) == (
+    assert hook.scoped_tools(build_agent()) == (["bash"], None)
+    assert hook.scoped_tools(build_agent(deny=["curl", "git push"])) == (
         ["bash"],
         "<bash-policy>denied: curl, git push</bash-policy>",
     )
-    assert hook.scoped_tools(agent(disabled=True, deny=["curl"])) == ([], None)
+    assert hook.scoped_tools(build_agent(disabled=True, deny=["curl"])) == ([], None)
 
 
 @pytest.mark.req("bash.settings")
@@ -262,25 +280,25 @@ def test_what_is_denied_is_a_line_for_the_prompt() -> None:
 )
 def test_settings_that_cannot_be_meant_break_the_agent(settings: dict[str, Any]) -> None:
     with pytest.raises(AgentError, match=r"hooks\.bash"):
-        BashHook().on_build_agent(agent(**settings))
+        BashHook().on_build_agent(build_agent(**settings))
 
 
 @pytest.mark.req("bash.settings")
-async def test_settings_are_those_of_the_agent_as_it_is_now(world: World) -> None:
+async def test_settings_are_those_of_the_agent_as_it_is_now(world: RuntimeWorld) -> None:
     hook = BashHook()
-    runtime = calling(world, {"command": "true"}, hook=hook, deny=["true"])
-    assert hook.settings("crab").deny == ("true",)
-    runtime.register(agent(timeout=5))
-    assert hook.settings("crab") == Settings(timeout=5)
-    assert not (await result(runtime.start("crab", "Go!"))).is_error
+    runtime = build_runtime(world, {"command": "true"}, hook=hook, deny=["true"])
+    assert hook.get_settings("crab").deny == ("true",)
+    runtime.register(build_agent(timeout=5))
+    assert hook.get_settings("crab") == BashSettings(timeout=5)
+    assert not (await read_result(runtime.start("crab", "Go!"))).is_error
     runtime.unregister("crab")
-    assert hook.settings("crab") == hook.settings("nobody") == Settings()
+    assert hook.get_settings("crab") == hook.get_settings("nobody") == BashSettings()
 
 
 # ── In the sandbox ──────────────────────────────────────────────────────────────────────────────
 
 
-def why_no_sandbox() -> str:
+def find_sandbox_problem() -> str:
     """Empty where there can be one."""
     if (bwrap := shutil.which("bwrap")) is None:
         return "bwrap is not installed"
@@ -299,17 +317,17 @@ def why_no_sandbox() -> str:
     return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
-needs_bwrap = pytest.mark.skipif(bool(why := why_no_sandbox()), reason=why or "-")
+needs_bwrap = pytest.mark.skipif(bool(why := find_sandbox_problem()), reason=why or "-")
 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
 async def test_in_the_sandbox_only_the_working_directory_can_be_written(
-    world: World, tmp_path_factory: pytest.TempPathFactory
+    world: RuntimeWorld, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "seen").touch()
-    found = await answer(
+    found = await run_bash(
         world,
         f"echo in > kept; touch {outside}/x || echo refused; touch /etc/x || echo refused;"
         "echo > /tmp/mine && cat kept; ls /tmp; echo $$",
@@ -322,48 +340,52 @@ async def test_in_the_sandbox_only_the_working_directory_can_be_written(
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_in_the_sandbox_there_is_no_network_and_nobody_else(world: World) -> None:
+async def test_in_the_sandbox_there_is_no_network_and_nobody_else(world: RuntimeWorld) -> None:
     command = "tail -n +3 /proc/net/dev | cut -d: -f1; ls -d /proc/[0-9]* | wc -l"
-    device, processes = (await answer(world, command, sandbox="bwrap"))["stdout"].split()
+    device, processes = (await run_bash(world, command, sandbox="bwrap"))["stdout"].split()
     assert device == "lo"
     assert int(processes) < 10
 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_in_the_sandbox_root_is_nobody_special(world: World) -> None:
-    found = await answer(world, "mount -o remount,rw,bind /; touch /etc/x", sandbox="bwrap")
+async def test_in_the_sandbox_root_is_nobody_special(world: RuntimeWorld) -> None:
+    found = await run_bash(world, "mount -o remount,rw,bind /; touch /etc/x", sandbox="bwrap")
     assert found["exit_code"] != 0
     assert not Path("/etc/x").exists()
 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_the_sandbox_hides_directories_with_ways_out(world: World) -> None:
+async def test_the_sandbox_hides_directories_with_ways_out(world: RuntimeWorld) -> None:
     (world.cwd / "run").mkdir()
     (world.cwd / "run" / "socket").touch()
     hook = BashHook([world.cwd / "run", world.cwd / "absent"])
-    assert (await answer(world, "ls run", hook=hook, sandbox="bwrap"))["stdout"] == ""
+    assert (await run_bash(world, "ls run", hook=hook, sandbox="bwrap"))["stdout"] == ""
 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
 async def test_at_the_time_out_the_sandbox_keeps_even_those_who_left_the_group(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     mark = f"{4000 + id(world) % 1000}.{id(world)}"
     command = f"setsid sleep {mark} & sleep {mark}"
-    assert "longer than 0.5 s" in await failure(world, command, sandbox="bwrap", timeout=0.5)
+    assert "longer than 0.5 s" in await run_failing_bash(
+        world, command, sandbox="bwrap", timeout=0.5
+    )
 
     def is_running() -> bool:
-        return any(mark.encode() in cmdline(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+        return any(
+            mark.encode() in read_cmdline(path) for path in Path("/proc").glob("[0-9]*/cmdline")
+        )
 
     async with asyncio.timeout(PATIENCE):
         while is_running():
             await asyncio.sleep(0.01)
 
 
-def cmdline(path: Path) -> bytes:
+def read_cmdline(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -372,10 +394,10 @@ def cmdline(path: Path) -> bytes:
 
 @pytest.mark.req("bash.sandbox")
 async def test_a_sandbox_that_is_not_there_is_an_error(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(world.cwd))
-    output = await failure(world, "echo ran", sandbox="bwrap")
+    output = await run_failing_bash(world, "echo ran", sandbox="bwrap")
     assert output.startswith("bash failed: ")
     assert "bubblewrap" in output
     assert 'sandbox = "off"' in output
@@ -384,7 +406,7 @@ async def test_a_sandbox_that_is_not_there_is_an_error(
 
 @pytest.mark.req("bash.sandbox")
 async def test_a_sandbox_that_does_not_work_is_an_error(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = world.cwd / "bwrap"
     broken.write_text(
@@ -392,14 +414,14 @@ async def test_a_sandbox_that_does_not_work_is_an_error(
     )
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{world.cwd}:/usr/bin:/bin")
-    output = await failure(world, "echo ran", sandbox="bwrap")
+    output = await run_failing_bash(world, "echo ran", sandbox="bwrap")
     assert output.startswith("bash failed: the sandbox could not be set up")
     assert "No permissions" in output
 
 
 @pytest.mark.req("bash.sandbox")
-async def test_a_sandbox_around_everything_is_an_error(world: World) -> None:
+async def test_a_sandbox_around_everything_is_an_error(world: RuntimeWorld) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
-    output = await failure(world, "echo ran", cwd=Path("/"), sandbox="bwrap")
+    output = await run_failing_bash(world, "echo ran", cwd=Path("/"), sandbox="bwrap")
     assert output.startswith("bash failed: a sandbox that may write / is none")

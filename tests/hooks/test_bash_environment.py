@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from crabtalk.hooks.bash import Settings
-from crabtalk.policy.environment import changes_what_runs
+from crabtalk.hooks.bash import BashSettings
+from crabtalk.policy.environment import can_change_programs
 from crabtalk.storage import AgentError
-from tests.hooks.test_bash import agent, answer, calling, needs_bwrap, result
-from tests.runtime.world import World
+from tests.hooks.test_bash import build_agent, build_runtime, needs_bwrap, read_result, run_bash
+from tests.runtime.world import RuntimeWorld
 
 # Says where it runs when it is loaded into any program.
 LIBRARY = """
@@ -43,28 +43,32 @@ exec "$@"
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[RuntimeWorld]:
+    world = RuntimeWorld(tmp_path)
     yield world
     await world.close()
 
 
-async def call(world: World, env: dict[str, str], command: str = "env", **settings: Any) -> str:
+async def call_bash(
+    world: RuntimeWorld, env: dict[str, str], command: str = "env", **settings: Any
+) -> str:
     arguments = {"command": command, "env": env}
-    return (await result(calling(world, arguments, **settings).start("crab", "Go!"))).output
+    return (
+        await read_result(build_runtime(world, arguments, **settings).start("crab", "Go!"))
+    ).output
 
 
 @pytest.mark.req("trust.environment")
 @pytest.mark.parametrize("sandbox", ["off", pytest.param("bwrap", marks=needs_bwrap)])
 async def test_a_command_sees_no_variable_of_the_daemon_but_those_its_file_names(
-    world: World, monkeypatch: pytest.MonkeyPatch, sandbox: str
+    world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch, sandbox: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
     monkeypatch.setenv("GITHUB_TOKEN", "gh-0123456789")
-    seen = (await answer(world, "env", sandbox=sandbox))["stdout"]
+    seen = (await run_bash(world, "env", sandbox=sandbox))["stdout"]
     assert "PATH=" in seen
     assert "0123456789" not in seen
-    seen = (await answer(world, "env", sandbox=sandbox, env=["GITHUB_TOKEN", "ABSENT"]))["stdout"]
+    seen = (await run_bash(world, "env", sandbox=sandbox, env=["GITHUB_TOKEN", "ABSENT"]))["stdout"]
     assert "GITHUB_TOKEN=gh-0123456789\n" in seen
     assert "sk-ant" not in seen
     assert "ABSENT" not in seen
@@ -83,9 +87,9 @@ async def test_a_command_sees_no_variable_of_the_daemon_but_those_its_file_names
     ],
 )
 async def test_a_call_may_not_set_a_variable_that_changes_what_runs(
-    world: World, name: str
+    world: RuntimeWorld, name: str
 ) -> None:
-    output = await call(world, {"FINE": "1", name: "x"}, "touch ran")
+    output = await call_bash(world, {"FINE": "1", name: "x"}, "touch ran")
     assert output.startswith("permission denied: env may not set ")
     assert repr(name) in output
     assert not (world.cwd / "ran").exists()
@@ -96,19 +100,19 @@ async def test_a_call_may_not_set_a_variable_that_changes_what_runs(
     "name", ["X", "NODE_ENV", "GIT_AUTHOR_NAME", "CI", "RUST_BACKTRACE", "debug", "_x1"]
 )
 def test_other_variables_may_be_set(name: str) -> None:
-    assert not changes_what_runs(name)
+    assert not can_change_programs(name)
 
 
 @pytest.mark.req("bash.sandbox_env")
 @needs_bwrap
-async def test_in_the_sandbox_a_command_has_what_its_call_sets(world: World) -> None:
-    output = await call(world, {"X": "a b", "Y": "--bind"}, 'echo "$X $Y"', sandbox="bwrap")
+async def test_in_the_sandbox_a_command_has_what_its_call_sets(world: RuntimeWorld) -> None:
+    output = await call_bash(world, {"X": "a b", "Y": "--bind"}, 'echo "$X $Y"', sandbox="bwrap")
     assert json.loads(output)["stdout"] == "a b --bind\n"
 
 
 @pytest.mark.req("bash.sandbox_env")
 async def test_the_program_that_makes_the_sandbox_has_nothing_of_what_a_call_sets(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: RuntimeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -117,7 +121,7 @@ async def test_the_program_that_makes_the_sandbox_has_nothing_of_what_a_call_set
     (programs / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
-    output = await call(world, {"MARK": "from the model"}, "echo $MARK", sandbox="bwrap")
+    output = await call_bash(world, {"MARK": "from the model"}, "echo $MARK", sandbox="bwrap")
     assert json.loads(output)["stdout"] == "from the model\n"
     outside = record.read_text()
     assert "PATH=" in outside
@@ -128,14 +132,14 @@ async def test_the_program_that_makes_the_sandbox_has_nothing_of_what_a_call_set
 @pytest.mark.req("bash.env_refused")
 @pytest.mark.parametrize("sandbox", ["off", pytest.param("bwrap", marks=needs_bwrap)])
 async def test_a_library_built_by_a_command_is_not_loaded_outside_of_it(
-    world: World, tmp_path_factory: pytest.TempPathFactory, sandbox: str
+    world: RuntimeWorld, tmp_path_factory: pytest.TempPathFactory, sandbox: str
 ) -> None:
     if (compiler := shutil.which("gcc") or shutil.which("cc")) is None:
         pytest.skip("no C compiler is installed, so no library can be built")
     record = tmp_path_factory.mktemp("outside") / "loaded"
     (world.cwd / "evil.c").write_text(LIBRARY)
     build = f"{compiler} -shared -fPIC -DRECORD='\"{record}\"' -o evil.so evil.c"
-    built = await answer(world, build, sandbox=sandbox)
+    built = await run_bash(world, build, sandbox=sandbox)
     assert built["exit_code"] == 0, built["stderr"]
     library = world.cwd / "evil.so"
     # It works, so the test below can fail.
@@ -143,7 +147,7 @@ async def test_a_library_built_by_a_command_is_not_loaded_outside_of_it(
     await asyncio.to_thread(subprocess.run, command, env=env, check=True)
     assert record.read_text().strip()
     record.unlink()
-    output = await call(world, {"LD_PRELOAD": str(library)}, "true", sandbox=sandbox)
+    output = await call_bash(world, {"LD_PRELOAD": str(library)}, "true", sandbox=sandbox)
     assert output.startswith("permission denied: env may not set 'LD_PRELOAD'")
     assert not record.exists()
 
@@ -152,4 +156,4 @@ async def test_a_library_built_by_a_command_is_not_loaded_outside_of_it(
 @pytest.mark.parametrize("name", ["TOKEN=x", "", "a b", "${X}"])
 def test_an_agents_file_names_variables_and_gives_no_values(name: str) -> None:
     with pytest.raises(AgentError, match="in env is not the name of a variable"):
-        Settings.of(agent(env=[name]))
+        BashSettings.from_agent(build_agent(env=[name]))

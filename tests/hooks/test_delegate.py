@@ -10,7 +10,7 @@ import pytest
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
-from tests.daemon.served import Tools, following, served
+from tests.daemon.served import FunctionTools, follow_feed, run_daemon
 
 AGENTS = {
     "crab": 'prompt = "You are crab."\nmodel = "scripted"\nthinking = true\n',
@@ -18,12 +18,12 @@ AGENTS = {
 }
 
 
-def script(*tasks: dict[str, Any], background: bool = False) -> str:
+def build_script(*tasks: dict[str, Any], background: bool = False) -> str:
     arguments = json.dumps({"tasks": list(tasks), "background": background})
     return f"!tool delegate {arguments}\n!then\n!say done"
 
 
-async def outcome(
+async def read_outcome(
     client: Client, content: str, sender: str | None = None, cwd: str | None = None
 ) -> tuple[Any, bool]:
     """What the one call of a turn came to."""
@@ -38,10 +38,10 @@ async def outcome(
 
 @pytest.mark.req("delegate.results")
 async def test_tasks_are_carried_out_and_results_and_errors_both_reported(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await outcome(
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+        told, is_error = await read_outcome(
             client,
-            script(
+            build_script(
                 {"agent": "twin", "message": "!say found it"},
                 {"message": "!status 400 no such luck"},
                 {"agent": "twin", "message": "!nothing"},
@@ -56,9 +56,10 @@ async def test_tasks_are_carried_out_and_results_and_errors_both_reported(tmp_pa
 
 @pytest.mark.req("delegate.worker")
 async def test_a_worker_is_always_there_and_is_what_its_caller_is(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, _ = await outcome(
-            client, script({"message": "!say a"}, {"message": "!say b", "system_prompt": "Be b."})
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+        told, _ = await read_outcome(
+            client,
+            build_script({"message": "!say a"}, {"message": "!say b", "system_prompt": "Be b."}),
         )
         assert [entry["result"] for entry in told] == ["a", "b"]
         asked = [
@@ -89,12 +90,15 @@ async def test_each_task_has_its_own_directory_and_acts_for_whoever_began(tmp_pa
         {"message": "!tool look {}\n!then\n!say ok", "cwd": str(tmp_path / name), "agent": agent}
         for name, agent in (("a", "twin"), ("b", ""))
     ]
-    hooks = {"test": Tools(look=look)}
-    async with served(tmp_path, agents=AGENTS, hooks=hooks) as daemon, daemon.client() as client:
-        await outcome(client, script(*tasks), sender="user~a", cwd=str(tmp_path))
+    hooks = {"test": FunctionTools(look=look)}
+    async with (
+        run_daemon(tmp_path, agents=AGENTS, hooks=hooks) as daemon,
+        daemon.client() as client,
+    ):
+        await read_outcome(client, build_script(*tasks), sender="user~a", cwd=str(tmp_path))
         nowhere = {"message": "x", "cwd": "nowhere"}
-        told, is_error = await outcome(client, script(nowhere), cwd=str(tmp_path))
-        outside, is_refused = await outcome(client, script({"message": "x", "cwd": "/"}))
+        told, is_error = await read_outcome(client, build_script(nowhere), cwd=str(tmp_path))
+        outside, is_refused = await read_outcome(client, build_script({"message": "x", "cwd": "/"}))
     assert sorted(seen) == [("a", "user~a"), ("b", "user~a")]
     assert is_error
     assert told.startswith("invalid arguments: cwd")
@@ -105,12 +109,14 @@ async def test_each_task_has_its_own_directory_and_acts_for_whoever_began(tmp_pa
 @pytest.mark.req("delegate.parent")
 async def test_what_a_delegated_run_does_is_told_with_where_it_came_from(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, agents=AGENTS, hooks={}) as daemon,
+        run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon,
         daemon.client() as client,
-        following(daemon) as follower,
+        follow_feed(daemon) as follower,
     ):
-        await outcome(client, script({"message": "!say a"}, {"agent": "twin", "message": "!say b"}))
-        events = await follower.until_done(3)
+        await read_outcome(
+            client, build_script({"message": "!say a"}, {"agent": "twin", "message": "!say b"})
+        )
+        events = await follower.wait_until_done(3)
     own = next(event for event in events if event.agent == "crab")
     starts = next(event for event in events if event.kind == wire.TOOL_START)
     children = [event for event in events if event.HasField("parent")]
@@ -123,15 +129,15 @@ async def test_what_a_delegated_run_does_is_told_with_where_it_came_from(tmp_pat
 
 @pytest.mark.req("delegate.background")
 async def test_in_the_background_the_caller_goes_on_and_tasks_outlive_it(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
         task = {"agent": "twin", "message": "!wait\n!say late"}
-        told, _ = await outcome(client, script(task, background=True))
+        told, _ = await read_outcome(client, build_script(task, background=True))
         (started,) = told
         assert started["agent"] == "twin"
         await daemon.model.until_waiting()
         daemon.model.release()
         async with asyncio.timeout(10):
-            while daemon.daemon.runtime.running:
+            while daemon.daemon.runtime.running_count:
                 await asyncio.sleep(0)
         page = await client.list_messages("twin", sender=started["task_id"])
         assert [message.content for message in page.messages][1:] == ["late"]
@@ -139,9 +145,11 @@ async def test_in_the_background_the_caller_goes_on_and_tasks_outlive_it(tmp_pat
 
 @pytest.mark.req("delegate.kill")
 async def test_killing_the_caller_kills_what_it_delegated(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
         turn = asyncio.ensure_future(
-            outcome(client, script({"message": "!wait"}, {"agent": "twin", "message": "!wait"}))
+            read_outcome(
+                client, build_script({"message": "!wait"}, {"agent": "twin", "message": "!wait"})
+            )
         )
         await daemon.model.until_waiting(2)
         await client.kill("crab")
@@ -149,7 +157,7 @@ async def test_killing_the_caller_kills_what_it_delegated(tmp_path: Path) -> Non
         with pytest.raises(ValueError, match="not enough values"):
             await turn
         async with asyncio.timeout(10):
-            while daemon.daemon.runtime.running:
+            while daemon.daemon.runtime.running_count:
                 await asyncio.sleep(0)
 
 
@@ -161,10 +169,10 @@ async def test_depth_and_width_are_bounded(tmp_path: Path) -> None:
             message = f"!tool delegate {json.dumps({'tasks': [{'message': message}]})}"
         return f"{message}\n!then\n!say done"
 
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await outcome(client, script(*[{"message": "x"}] * 17))
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+        told, is_error = await read_outcome(client, build_script(*[{"message": "x"}] * 17))
         assert (told, is_error) == ("at most 16 tasks in one call", True)
-        told, is_error = await outcome(client, nested(4))
+        told, is_error = await read_outcome(client, nested(4))
         assert not is_error
         said = [
             message["content"]
@@ -176,9 +184,9 @@ async def test_depth_and_width_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
-    async with served(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await outcome(
-            client, script({"message": "!wait"}, {"agent": "nobody", "message": "x"})
+    async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
+        told, is_error = await read_outcome(
+            client, build_script({"message": "!wait"}, {"agent": "nobody", "message": "x"})
         )
         assert is_error
         assert told.startswith("no agent is called 'nobody'")

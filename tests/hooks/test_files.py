@@ -16,9 +16,15 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from crabtalk.hooks import files
-from crabtalk.hooks.files import Excerpt, FilesHook, nearest, places, replaced
-from crabtalk.hooks.images import MOST_BYTES, picture_of
-from crabtalk.hooks.paths import Place
+from crabtalk.hooks.files import (
+    FileExcerpt,
+    FilesHook,
+    describe_nearest_lines,
+    list_match_lines,
+    replace_only_match,
+)
+from crabtalk.hooks.images import MAX_BYTES, detect_image
+from crabtalk.hooks.paths import PinnedFile
 from crabtalk.model import Image
 from crabtalk.runtime import Env, Run, ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError, Pair
@@ -26,7 +32,7 @@ from crabtalk.storage import Agent, AgentError, Pair
 PATIENCE = 20
 
 
-class Desk:
+class FileToolSession:
     """A conversation that calls the tools in a directory."""
 
     def __init__(
@@ -42,23 +48,23 @@ class Desk:
         agent = self.hook.on_build_agent(Agent(self.pair.agent, "You are crab.", hooks=hooks))
         self.hook.on_register_agent(agent.name, agent)
 
-    def of(self, sender: str) -> "Desk":
+    def open_conversation(self, sender: str) -> "FileToolSession":
         """The same hook, another conversation."""
-        other = Desk(self.cwd, self.hook)
+        other = FileToolSession(self.cwd, self.hook)
         other.pair = Pair(self.pair.agent, sender)
         return other
 
     async def call(self, name: str, **arguments: object) -> str:
-        text = await self.outcome(name, **arguments)
+        text = await self.call_raw(name, **arguments)
         assert isinstance(text, str)
         return text
 
-    async def look(self, path: Path) -> ToolOutput:
-        found = await self.outcome("read", path=str(path))
+    async def read_image(self, path: Path) -> ToolOutput:
+        found = await self.call_raw("read", path=str(path))
         assert isinstance(found, ToolOutput)
         return found
 
-    async def outcome(self, name: str, **arguments: object) -> str | ToolOutput:
+    async def call_raw(self, name: str, **arguments: object) -> str | ToolOutput:
         run = Run("run-1", self.pair, self.pair.agent, Env(), 8, 1024, cwd=self.cwd)
         call = ToolDispatch(
             name, msgspec.json.encode(arguments).decode(), "c1", *self.pair, run, self.cwd
@@ -74,18 +80,18 @@ class Desk:
     async def edit(self, path: object, old: str, new: str) -> str:
         return await self.call("edit", path=str(path), old_string=old, new_string=new)
 
-    async def refusal(self, name: str, **arguments: object) -> str:
+    async def expect_refusal(self, name: str, **arguments: object) -> str:
         with pytest.raises(ToolError) as refused:
             await self.call(name, **arguments)
         return str(refused.value)
 
-    async def refused_edit(self, path: object, old: str, new: str) -> str:
-        return await self.refusal("edit", path=str(path), old_string=old, new_string=new)
+    async def expect_refused_edit(self, path: object, old: str, new: str) -> str:
+        return await self.expect_refusal("edit", path=str(path), old_string=old, new_string=new)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def session(tmp_path: Path) -> FileToolSession:
+    return FileToolSession(tmp_path)
 
 
 @pytest.fixture
@@ -99,9 +105,11 @@ def note(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("files.read.format")
-async def test_read_numbers_the_lines_and_says_how_many_there_are(desk: Desk, note: Path) -> None:
-    assert await desk.read("note.txt") == "1\tone\n2\ttwo\n3\tthree\n\n--- 3 total lines ---"
-    assert await desk.read(note) == await desk.read("note.txt")
+async def test_read_numbers_the_lines_and_says_how_many_there_are(
+    session: FileToolSession, note: Path
+) -> None:
+    assert await session.read("note.txt") == "1\tone\n2\ttwo\n3\tthree\n\n--- 3 total lines ---"
+    assert await session.read(note) == await session.read("note.txt")
 
 
 @pytest.mark.req("files.read.format")
@@ -117,101 +125,118 @@ async def test_read_numbers_the_lines_and_says_how_many_there_are(desk: Desk, no
     ],
 )
 async def test_read_shows_a_part_and_says_which(
-    desk: Desk, note: Path, offset: int | None, limit: int | None, lines: str, shown: str
+    session: FileToolSession,
+    note: Path,
+    offset: int | None,
+    limit: int | None,
+    lines: str,
+    shown: str,
 ) -> None:
-    answer = await desk.read(note, offset=offset, limit=limit)
+    answer = await session.read(note, offset=offset, limit=limit)
     assert answer == f"{lines}\n--- 3 total lines (showing lines {shown}) ---"
 
 
 @pytest.mark.req("files.read.format")
-async def test_read_shows_two_thousand_lines_unless_told_otherwise(desk: Desk, note: Path) -> None:
+async def test_read_shows_two_thousand_lines_unless_told_otherwise(
+    session: FileToolSession, note: Path
+) -> None:
     note.write_text("x\n" * 2001)
-    answer = await desk.read(note)
+    answer = await session.read(note)
     assert answer.endswith("2000\tx\n\n--- 2001 total lines (showing lines 1-2000) ---")
 
 
 @pytest.mark.req("files.read.past_end")
 async def test_an_offset_past_the_end_is_a_notice_and_does_not_count_as_read(
-    desk: Desk, note: Path
+    session: FileToolSession, note: Path
 ) -> None:
-    answer = await desk.read(note, offset=4)
+    answer = await session.read(note, offset=4)
     assert answer == f"offset 4 is past the end: {note} has 3 lines"
-    assert "was not read" in await desk.refused_edit(note, "one", "1")
-    assert "past the end" in await desk.read(note, offset=10**40)
+    assert "was not read" in await session.expect_refused_edit(note, "one", "1")
+    assert "past the end" in await session.read(note, offset=10**40)
 
 
 @pytest.mark.req("files.read.past_end")
-async def test_an_empty_file_is_a_notice(desk: Desk, note: Path) -> None:
+async def test_an_empty_file_is_a_notice(session: FileToolSession, note: Path) -> None:
     note.write_text("")
-    assert await desk.read(note) == f"{note} is empty: it has 0 lines"
+    assert await session.read(note) == f"{note} is empty: it has 0 lines"
 
 
 @pytest.mark.req("files.read.text")
 async def test_a_byte_order_mark_is_not_shown_and_line_ends_are_kept(
-    desk: Desk, note: Path
+    session: FileToolSession, note: Path
 ) -> None:
     note.write_bytes(b"\xef\xbb\xbfone\r\ntwo")
-    assert await desk.read(note) == "1\tone\r\n2\ttwo\n\n--- 2 total lines ---"
+    assert await session.read(note) == "1\tone\r\n2\ttwo\n\n--- 2 total lines ---"
 
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.parametrize("data", [b"\xff\xfeo\0n\0", b"caf\xe9\n", b"half \xe2\x82"])
-async def test_what_is_not_utf_8_is_refused(desk: Desk, note: Path, data: bytes) -> None:
+async def test_what_is_not_utf_8_is_refused(
+    session: FileToolSession, note: Path, data: bytes
+) -> None:
     note.write_bytes(data)
-    assert "is not UTF-8 text; look at it with bash" in await desk.refusal("read", path=str(note))
+    assert "is not UTF-8 text; look at it with bash" in await session.expect_refusal(
+        "read", path=str(note)
+    )
 
 
 @pytest.mark.req("files.read.refused")
-async def test_missing_files_and_directories_are_refused(desk: Desk, tmp_path: Path) -> None:
-    assert "there is no file" in await desk.refusal("read", path="nothing")
-    assert "there is no file" in await desk.refusal("read", path="no/thing")
+async def test_missing_files_and_directories_are_refused(
+    session: FileToolSession, tmp_path: Path
+) -> None:
+    assert "there is no file" in await session.expect_refusal("read", path="nothing")
+    assert "there is no file" in await session.expect_refusal("read", path="no/thing")
     (tmp_path / "dangling").symlink_to("nothing")
-    assert "there is no file" in await desk.refusal("read", path="dangling")
-    assert "is a directory" in await desk.refusal("read", path=".")
-    assert "cannot use" in await desk.refusal("read", path="x" * 300)
+    assert "there is no file" in await session.expect_refusal("read", path="dangling")
+    assert "is a directory" in await session.expect_refusal("read", path=".")
+    assert "cannot use" in await session.expect_refusal("read", path="x" * 300)
 
 
 @pytest.mark.req("files.read.special")
-async def test_pipes_and_devices_are_refused_at_once(desk: Desk, tmp_path: Path) -> None:
+async def test_pipes_and_devices_are_refused_at_once(
+    session: FileToolSession, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("pipe", "/dev/zero", "/dev/tty"):
-        assert "not a regular file" in await desk.refusal("read", path=path)
-        assert "not a regular file" in await desk.refused_edit(path, "a", "b")
+        assert "not a regular file" in await session.expect_refusal("read", path=path)
+        assert "not a regular file" in await session.expect_refused_edit(path, "a", "b")
 
 
 @pytest.mark.req("files.size")
-async def test_more_than_fifty_mebibytes_are_refused(desk: Desk, note: Path) -> None:
+async def test_more_than_fifty_mebibytes_are_refused(session: FileToolSession, note: Path) -> None:
     os.truncate(note, 60_000_000)
-    assert "too large: more than 52428800 bytes" in await desk.refusal("read", path=str(note))
-    assert "too large" in await desk.refused_edit(note, "one", "1")
+    assert "too large: more than 52428800 bytes" in await session.expect_refusal(
+        "read", path=str(note)
+    )
+    assert "too large" in await session.expect_refused_edit(note, "one", "1")
 
 
 @pytest.mark.req("files.size")
 @pytest.mark.one_loop
-async def test_fifty_mebibytes_are_not(desk: Desk, note: Path) -> None:
+async def test_fifty_mebibytes_are_not(session: FileToolSession, note: Path) -> None:
     note.write_bytes(b"one\n" + b"\n" * (52_428_800 - 8) + b"two\n")
-    answer = await desk.read(note, offset=52_428_790)
+    answer = await session.read(note, offset=52_428_790)
     total = 52_428_800 - 8 + 2
     assert answer.startswith("52428790\t\n")
     assert answer.endswith(
         f"{total}\ttwo\n\n--- {total} total lines (showing lines 52428790-{total}) ---"
     )
-    assert "too large" in await desk.refused_edit(note, "two", "three")
-    assert await desk.edit(note, "two", "2") == "ok"
+    assert "too large" in await session.expect_refused_edit(note, "two", "three")
+    assert await session.edit(note, "two", "2") == "ok"
 
 
 @pytest.mark.req("files.size")
 async def test_a_file_that_grows_while_it_is_read_is_refused_as_well(
-    desk: Desk, note: Path, monkeypatch: pytest.MonkeyPatch
+    session: FileToolSession, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "read", lambda descriptor, size: b"x" * size)
-    assert "too large" in await desk.refusal("read", path=str(note))
+    assert "too large" in await session.expect_refusal("read", path=str(note))
 
 
 @pytest.mark.req("files.read.bounded")
-async def test_a_huge_line_is_cut_with_a_note(desk: Desk, note: Path) -> None:
+async def test_a_huge_line_is_cut_with_a_note(session: FileToolSession, note: Path) -> None:
     note.write_text("a" * 3_000_000 + "\nend\n")
-    answer = await desk.read(note)
+    answer = await session.read(note)
     assert answer == (
         f"1\t{'a' * 2000} … (2998000 more characters in this line)\n2\tend\n\n--- 2 total lines ---"
     )
@@ -219,12 +244,12 @@ async def test_a_huge_line_is_cut_with_a_note(desk: Desk, note: Path) -> None:
 
 @pytest.mark.req("files.read.bounded")
 async def test_what_does_not_fit_is_left_out_and_can_be_gone_on_with(
-    desk: Desk, note: Path
+    session: FileToolSession, note: Path
 ) -> None:
     note.write_text("".join(f"{number} {'é' * 400}\n" for number in range(1, 301)))
     offset, seen = 1, ""
     while True:
-        answer = await desk.read(note, offset=offset, limit=290)
+        answer = await session.read(note, offset=offset, limit=290)
         assert len(answer.encode()) < 49 * 1024
         lines, _, trailer = answer.partition("\n\n---")
         seen += lines + "\n"
@@ -252,7 +277,7 @@ async def test_what_does_not_fit_is_left_out_and_can_be_gone_on_with(
 def test_lines_are_the_same_however_the_text_comes(
     text: str, cuts: list[int], first: int, count: int
 ) -> None:
-    excerpt = Excerpt(first, first + count - 1)
+    excerpt = FileExcerpt(first, first + count - 1)
     bounds = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     for start, end in pairwise(bounds):
         excerpt.add(text[start:end])
@@ -299,32 +324,32 @@ EXTENDED = WEBP + b"VP8X\x0a\0\0\0\x10\0\0\0" + b"\x8f\x01\0" + b"\x2c\x01\0"
     ],
 )
 async def test_of_an_image_it_says_what_it_is(
-    desk: Desk, note: Path, data: bytes, what: str
+    session: FileToolSession, note: Path, data: bytes, what: str
 ) -> None:
     note.write_bytes(data)
-    found = await desk.look(note)
+    found = await session.read_image(note)
     assert found.text.startswith(f"image: {what}, {len(data)} bytes")
-    assert "was not read" in await desk.refused_edit(note, "a", "b")
+    assert "was not read" in await session.expect_refused_edit(note, "a", "b")
 
 
 @pytest.mark.req("files.read.images.shown")
-async def test_an_image_models_take_is_shown_to_them(desk: Desk, note: Path) -> None:
+async def test_an_image_models_take_is_shown_to_them(session: FileToolSession, note: Path) -> None:
     note.write_bytes(PNG)
-    found = await desk.look(note)
+    found = await session.read_image(note)
     assert found.images == (Image("image/png", PNG),)
 
 
 @pytest.mark.req("files.read.images.shown")
 @pytest.mark.parametrize(
     "data",
-    [PNG[:18], PNG.ljust(MOST_BYTES + 1, b"\0"), PNG[:16] + struct.pack(">II", 8001, 1)],
+    [PNG[:18], PNG.ljust(MAX_BYTES + 1, b"\0"), PNG[:16] + struct.pack(">II", 8001, 1)],
     ids=["damaged", "too many bytes", "too many pixels"],
 )
 async def test_an_image_no_model_takes_is_only_described(
-    desk: Desk, note: Path, data: bytes
+    session: FileToolSession, note: Path, data: bytes
 ) -> None:
     note.write_bytes(data)
-    found = await desk.look(note)
+    found = await session.read_image(note)
     assert found.images == ()
     assert "make it smaller" in found.text
 
@@ -332,26 +357,30 @@ async def test_an_image_no_model_takes_is_only_described(
 @pytest.mark.req("files.read.images")
 @given(st.sampled_from([PNG[:8], GIF[:6], b"\xff\xd8\xff", WEBP]), st.binary(max_size=200))
 def test_no_damaged_image_breaks_it(start: bytes, rest: bytes) -> None:
-    assert str(picture_of(start + rest)).startswith("image: ")
+    assert str(detect_image(start + rest)).startswith("image: ")
 
 
 # ── edit ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("files.edit.replaces")
-async def test_edit_replaces_text_in_a_file_that_was_read(desk: Desk, note: Path) -> None:
-    await desk.read(note)
-    assert await desk.edit("note.txt", "two\nthree", "2\n3") == "ok"
+async def test_edit_replaces_text_in_a_file_that_was_read(
+    session: FileToolSession, note: Path
+) -> None:
+    await session.read(note)
+    assert await session.edit("note.txt", "two\nthree", "2\n3") == "ok"
     assert note.read_text() == "one\n2\n3\n"
-    assert await desk.edit(note, "one\n", "") == "ok"
+    assert await session.edit(note, "one\n", "") == "ok"
     assert note.read_text() == "2\n3\n"
 
 
 @pytest.mark.req("files.edit.read_first")
-async def test_only_the_conversation_that_read_a_file_may_edit_it(desk: Desk, note: Path) -> None:
-    await desk.read(note)
-    other = desk.of("tg:7")
-    assert await other.refused_edit(note, "one", "1") == (
+async def test_only_the_conversation_that_read_a_file_may_edit_it(
+    session: FileToolSession, note: Path
+) -> None:
+    await session.read(note)
+    other = session.open_conversation("tg:7")
+    assert await other.expect_refused_edit(note, "one", "1") == (
         f"{note} was not read in this conversation; read it first"
     )
     await other.read(note)
@@ -360,79 +389,89 @@ async def test_only_the_conversation_that_read_a_file_may_edit_it(desk: Desk, no
 
 @pytest.mark.req("files.edit.read_first")
 async def test_a_file_counts_as_read_by_whatever_path_it_was_reached(
-    desk: Desk, note: Path, tmp_path: Path
+    session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(note)
-    await desk.read("link")
-    assert await desk.edit(note, "one", "1") == "ok"
+    await session.read("link")
+    assert await session.edit(note, "one", "1") == "ok"
 
 
 @pytest.mark.req("files.edit.stale")
-async def test_a_file_that_changed_since_must_be_read_again(desk: Desk, note: Path) -> None:
-    await desk.read(note)
+async def test_a_file_that_changed_since_must_be_read_again(
+    session: FileToolSession, note: Path
+) -> None:
+    await session.read(note)
     note.write_text("one and more\n")
-    assert await desk.refused_edit(note, "one", "1") == (
+    assert await session.expect_refused_edit(note, "one", "1") == (
         f"{note} changed since it was read; read it again, then edit it"
     )
     assert note.read_text() == "one and more\n"
-    await desk.read(note)
-    assert await desk.edit(note, "one", "1") == "ok"
+    await session.read(note)
+    assert await session.edit(note, "one", "1") == "ok"
 
 
 @pytest.mark.req("files.edit.stale")
-async def test_an_edit_of_another_conversation_is_a_change_too(desk: Desk, note: Path) -> None:
-    other = desk.of("tg:7")
-    await desk.read(note)
+async def test_an_edit_of_another_conversation_is_a_change_too(
+    session: FileToolSession, note: Path
+) -> None:
+    other = session.open_conversation("tg:7")
+    await session.read(note)
     await other.read(note)
-    await desk.edit(note, "one", "1")
-    assert "changed since it was read" in await other.refused_edit(note, "two", "2")
+    await session.edit(note, "one", "1")
+    assert "changed since it was read" in await other.expect_refused_edit(note, "two", "2")
 
 
 @pytest.mark.req("files.edit.refused")
-async def test_an_edit_that_says_nothing_is_refused(desk: Desk, note: Path) -> None:
-    await desk.read(note)
-    assert "old_string is empty" in await desk.refused_edit(note, "", "x")
-    assert "are the same text" in await desk.refused_edit(note, "one", "one")
-    missing = await desk.refusal("edit", path=str(note), old_string="one")
+async def test_an_edit_that_says_nothing_is_refused(session: FileToolSession, note: Path) -> None:
+    await session.read(note)
+    assert "old_string is empty" in await session.expect_refused_edit(note, "", "x")
+    assert "are the same text" in await session.expect_refused_edit(note, "one", "one")
+    missing = await session.expect_refusal("edit", path=str(note), old_string="one")
     assert missing.startswith("invalid arguments: ")
 
 
 @pytest.mark.req("files.edit.refused")
-async def test_edit_creates_no_files(desk: Desk, tmp_path: Path) -> None:
-    answer = await desk.refused_edit("new.txt", "a", "b")
+async def test_edit_creates_no_files(session: FileToolSession, tmp_path: Path) -> None:
+    answer = await session.expect_refused_edit("new.txt", "a", "b")
     assert answer.startswith(f"there is no file {tmp_path / 'new.txt'}; check the path (bash")
     assert not (tmp_path / "new.txt").exists()
 
 
 @pytest.mark.req("files.edit.refused")
 async def test_a_read_only_file_is_not_edited(
-    desk: Desk, note: Path, monkeypatch: pytest.MonkeyPatch
+    session: FileToolSession, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note.chmod(0o444)
-    await desk.read(note)
+    await session.read(note)
     # Root may write whatever the mode says, and tests may run as root.
     monkeypatch.setattr(os, "access", lambda *given, **options: False)
-    assert (await desk.refused_edit(note, "one", "1")).startswith("permission denied: ")
+    assert (await session.expect_refused_edit(note, "one", "1")).startswith("permission denied: ")
     assert note.read_text() == "one\ntwo\nthree\n"
 
 
 @pytest.mark.req("files.edit.not_found")
-async def test_text_that_is_not_there_is_answered_with_the_nearest(desk: Desk, note: Path) -> None:
+async def test_text_that_is_not_there_is_answered_with_the_nearest(
+    session: FileToolSession, note: Path
+) -> None:
     note.write_text("import os\n\ndef swim(depth: int) -> None:\n    dive(depth)\n    rise()\n")
-    await desk.read(note)
-    answer = await desk.refused_edit(note, "def swim(deep: int) -> None:\n  dive(depth)", "x")
+    await session.read(note)
+    answer = await session.expect_refused_edit(
+        note, "def swim(deep: int) -> None:\n  dive(depth)", "x"
+    )
     assert answer == (
         f"old_string is not in {note}; the nearest is\n"
         "3\tdef swim(depth: int) -> None:\n4\t    dive(depth)"
     )
-    answer = await desk.refused_edit(note, "0123456789" * 10, "x")
+    answer = await session.expect_refused_edit(note, "0123456789" * 10, "x")
     assert answer.endswith("nothing in it is like that; read it again")
 
 
 @pytest.mark.req("files.edit.not_found")
 @given(st.text(max_size=300), st.text(min_size=1, max_size=100))
 def test_looking_for_the_nearest_always_ends_in_a_sentence(text: str, old: str) -> None:
-    assert nearest(text, old).startswith(("the nearest is\n", "nothing in it is like that"))
+    assert describe_nearest_lines(text, old).startswith(
+        ("the nearest is\n", "nothing in it is like that")
+    )
 
 
 @pytest.mark.req("files.edit.not_found")
@@ -445,15 +484,17 @@ def test_looking_for_the_nearest_has_a_bound(monkeypatch: pytest.MonkeyPatch) ->
         return 0.0
 
     monkeypatch.setattr(difflib.SequenceMatcher, "ratio", ratio)
-    nearest("".join("ab" * 40 + "\n" for _ in range(100_000)), "ba" * 40 + "!")
-    assert compared == files.COMPARISONS
+    describe_nearest_lines("".join("ab" * 40 + "\n" for _ in range(100_000)), "ba" * 40 + "!")
+    assert compared == files.MAX_COMPARISONS
 
 
 @pytest.mark.req("files.edit.unique")
-async def test_text_that_is_there_twice_is_answered_with_the_lines(desk: Desk, note: Path) -> None:
+async def test_text_that_is_there_twice_is_answered_with_the_lines(
+    session: FileToolSession, note: Path
+) -> None:
     note.write_text("x = 1\ny = 2\nx = 1\n  x = 1 # x = 1\n")
-    await desk.read(note)
-    assert await desk.refused_edit(note, "x = 1", "x = 3") == (
+    await session.read(note)
+    assert await session.expect_refused_edit(note, "x = 1", "x = 3") == (
         f"old_string is 4 times in {note}, at lines 1, 3, 4, 4; "
         "make it longer, so that it is there once"
     )
@@ -462,73 +503,79 @@ async def test_text_that_is_there_twice_is_answered_with_the_lines(desk: Desk, n
 
 @pytest.mark.req("files.edit.unique")
 def test_many_line_numbers_are_cut() -> None:
-    assert places("a\nb\n" * 30, "b\na\n").endswith("36, 38, 40, …")
-    assert places("a\nb\n" * 3, "a\nb\n") == "1, 3, 5"
+    assert list_match_lines("a\nb\n" * 30, "b\na\n").endswith("36, 38, 40, …")
+    assert list_match_lines("a\nb\n" * 3, "a\nb\n") == "1, 3, 5"
 
 
 @pytest.mark.req("files.edit.crlf")
-async def test_a_file_with_crlf_keeps_it_though_the_model_says_lf(desk: Desk, note: Path) -> None:
+async def test_a_file_with_crlf_keeps_it_though_the_model_says_lf(
+    session: FileToolSession, note: Path
+) -> None:
     note.write_bytes(b"one\r\ntwo\r\nthree\r\n")
-    await desk.read(note)
-    assert await desk.edit(note, "one\ntwo\n", "1\n2\n2.5\n") == "ok"
+    await session.read(note)
+    assert await session.edit(note, "one\ntwo\n", "1\n2\n2.5\n") == "ok"
     assert note.read_bytes() == b"1\r\n2\r\n2.5\r\nthree\r\n"
-    assert await desk.edit(note, "2\r\n2.5", "2") == "ok"
+    assert await session.edit(note, "2\r\n2.5", "2") == "ok"
     assert note.read_bytes() == b"1\r\n2\r\nthree\r\n"
-    assert "nothing to change" in await desk.refused_edit(note, "1\n2", "1\r\n2")
-    assert "is not in" in await desk.refused_edit(note, "7\n8", "7\r\n8")
+    assert "nothing to change" in await session.expect_refused_edit(note, "1\n2", "1\r\n2")
+    assert "is not in" in await session.expect_refused_edit(note, "7\n8", "7\r\n8")
 
 
 @pytest.mark.req("files.read.text")
-async def test_an_edit_leaves_the_byte_order_mark(desk: Desk, note: Path) -> None:
+async def test_an_edit_leaves_the_byte_order_mark(session: FileToolSession, note: Path) -> None:
     note.write_bytes(b"\xef\xbb\xbfone\n")
-    await desk.read(note)
-    await desk.edit(note, "one", "1")
+    await session.read(note)
+    await session.edit(note, "one", "1")
     assert note.read_bytes() == b"\xef\xbb\xbf1\n"
 
 
 @pytest.mark.req("files.edit.atomic")
 async def test_the_mode_is_kept_and_nothing_is_left_beside(
-    desk: Desk, note: Path, tmp_path: Path
+    session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     note.chmod(0o754)
-    await desk.read(note)
-    await desk.edit(note, "one", "1")
+    await session.read(note)
+    await session.edit(note, "one", "1")
     assert stat.S_IMODE(note.stat().st_mode) == 0o754
     assert list(tmp_path.iterdir()) == [note]
 
 
 @pytest.mark.req("files.edit.links")
-async def test_of_a_link_the_target_is_edited(desk: Desk, note: Path, tmp_path: Path) -> None:
+async def test_of_a_link_the_target_is_edited(
+    session: FileToolSession, note: Path, tmp_path: Path
+) -> None:
     link = tmp_path / "link"
     link.symlink_to("note.txt")
-    await desk.read(link)
-    await desk.edit(link, "one", "1")
+    await session.read(link)
+    await session.edit(link, "one", "1")
     assert link.is_symlink()
     assert note.read_text() == "1\ntwo\nthree\n"
 
 
 @pytest.mark.req("files.edit.concurrent")
-async def test_of_edits_at_once_none_is_lost(desk: Desk, note: Path, tmp_path: Path) -> None:
+async def test_of_edits_at_once_none_is_lost(
+    session: FileToolSession, note: Path, tmp_path: Path
+) -> None:
     note.write_text("".join(f"<{number}>\n" for number in range(20)))
     (tmp_path / "link").symlink_to("note.txt")
-    await desk.read(note)
+    await session.read(note)
     answers = await asyncio.gather(
-        *(desk.edit(("note.txt", "link")[n % 2], f"<{n}>", f"[{n}]") for n in range(20))
+        *(session.edit(("note.txt", "link")[n % 2], f"<{n}>", f"[{n}]") for n in range(20))
     )
     assert answers == ["ok"] * 20
     assert note.read_text() == "".join(f"[{number}]\n" for number in range(20))
-    assert desk.hook.statistics()["locks"] == 0
+    assert session.hook.statistics()["locks"] == 0
 
 
 @pytest.mark.req("files.edit.concurrent")
 async def test_of_edits_at_once_from_two_conversations_one_must_read_again(
-    desk: Desk, note: Path
+    session: FileToolSession, note: Path
 ) -> None:
-    other = desk.of("tg:7")
-    await desk.read(note)
+    other = session.open_conversation("tg:7")
+    await session.read(note)
     await other.read(note)
     results = await asyncio.gather(
-        desk.edit(note, "one", "1"), other.edit(note, "two", "2"), return_exceptions=True
+        session.edit(note, "one", "1"), other.edit(note, "two", "2"), return_exceptions=True
     )
     assert sorted(map(str, results)) == [
         f"{note} changed since it was read; read it again, then edit it",
@@ -537,43 +584,43 @@ async def test_of_edits_at_once_from_two_conversations_one_must_read_again(
     assert note.read_text() in ("1\ntwo\nthree\n", "one\n2\nthree\n")
 
 
-class Hurdle:
+class BlockedReplacement:
     """A replacement that stops in its thread until the test lets it go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reached = threading.Event()
         self._opened = threading.Event()
-        replace = Place.replace
+        replace = PinnedFile.replace
 
-        def stopping(place: Place, data: bytes, before: os.stat_result) -> object:
+        def stopping(place: PinnedFile, data: bytes, before: os.stat_result) -> object:
             self._reached.set()
             assert self._opened.wait(PATIENCE)
             return replace(place, data, before)
 
-        monkeypatch.setattr(Place, "replace", stopping)
+        monkeypatch.setattr(PinnedFile, "replace", stopping)
 
-    async def reached(self) -> None:
+    async def wait_until_reached(self) -> None:
         assert await asyncio.to_thread(self._reached.wait, PATIENCE)
 
-    def open(self) -> None:
+    def release(self) -> None:
         self._opened.set()
 
 
 @pytest.mark.req("files.edit.cancelled")
 async def test_an_edit_cancelled_after_it_began_is_finished_and_told(
-    desk: Desk, note: Path, monkeypatch: pytest.MonkeyPatch
+    session: FileToolSession, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.read(note)
-    hurdle = Hurdle(monkeypatch)
-    first = asyncio.ensure_future(desk.edit(note, "one", "1"))
-    await hurdle.reached()
-    second = asyncio.ensure_future(desk.edit(note, "two", "2"))
+    await session.read(note)
+    hurdle = BlockedReplacement(monkeypatch)
+    first = asyncio.ensure_future(session.edit(note, "one", "1"))
+    await hurdle.wait_until_reached()
+    second = asyncio.ensure_future(session.edit(note, "two", "2"))
     first.cancel()
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
     assert not first.done()
-    hurdle.open()
+    hurdle.release()
     assert await first == "ok"
     assert await second == "ok"
     assert note.read_text() == "1\n2\nthree\n"
@@ -581,18 +628,18 @@ async def test_an_edit_cancelled_after_it_began_is_finished_and_told(
 
 @pytest.mark.req("files.edit.cancelled")
 async def test_an_edit_cancelled_while_it_waits_for_another_did_not_happen(
-    desk: Desk, note: Path, monkeypatch: pytest.MonkeyPatch
+    session: FileToolSession, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await desk.read(note)
-    hurdle = Hurdle(monkeypatch)
-    first = asyncio.ensure_future(desk.edit(note, "one", "1"))
-    await hurdle.reached()
-    second = asyncio.ensure_future(desk.edit(note, "two", "2"))
+    await session.read(note)
+    hurdle = BlockedReplacement(monkeypatch)
+    first = asyncio.ensure_future(session.edit(note, "one", "1"))
+    await hurdle.wait_until_reached()
+    second = asyncio.ensure_future(session.edit(note, "two", "2"))
     await asyncio.sleep(0)
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    hurdle.open()
+    hurdle.release()
     assert await first == "ok"
     assert note.read_text() == "1\ntwo\nthree\n"
 
@@ -610,10 +657,10 @@ def test_read_and_edit_are_a_replacement_of_text(text: str, data: st.DataObject)
     assume(not (old.startswith("\n") and "\r" + old in text))
 
     async def go(path: Path) -> str:
-        desk = Desk(path.parent)
-        await desk.read(path)
+        session = FileToolSession(path.parent)
+        await session.read(path)
         try:
-            return await desk.edit(path, old, new)
+            return await session.edit(path, old, new)
         except ToolError as error:
             return str(error)
 
@@ -635,7 +682,7 @@ def test_read_and_edit_are_a_replacement_of_text(text: str, data: st.DataObject)
 def test_with_crlf_it_is_the_replacement_in_a_file_without(text: str, new: str) -> None:
     old = text[: len(text) // 2 + 1]
     assume(text.count(old) == 1 and "\n" in old and old != new)
-    crlf = replaced(text.replace("\n", "\r\n"), old, new, Path("x"))
+    crlf = replace_only_match(text.replace("\n", "\r\n"), old, new, Path("x"))
     assert crlf == text.replace(old, new).replace("\n", "\r\n")
 
 
@@ -651,54 +698,56 @@ async def test_a_confined_agent_reads_and_edits_inside_and_nothing_outside(
     (root / "in.txt").write_text("in\n")
     (root / "out").symlink_to(note)
     (root / "up").symlink_to("..")
-    desk = Desk(root, roots=[str(root)])
-    assert await desk.read("in.txt") == "1\tin\n\n--- 1 total lines ---"
-    assert await desk.edit("in.txt", "in", "IN") == "ok"
+    session = FileToolSession(root, roots=[str(root)])
+    assert await session.read("in.txt") == "1\tin\n\n--- 1 total lines ---"
+    assert await session.edit("in.txt", "in", "IN") == "ok"
     for path in ("../note.txt", str(note), "out", "up/note.txt", "/etc/passwd", "/no/such/file"):
-        assert (await desk.refusal("read", path=path)).startswith("permission denied: ")
-        assert (await desk.refused_edit(path, "one", "1")).startswith("permission denied: ")
+        assert (await session.expect_refusal("read", path=path)).startswith("permission denied: ")
+        assert (await session.expect_refused_edit(path, "one", "1")).startswith(
+            "permission denied: "
+        )
     assert note.read_text() == "one\ntwo\nthree\n"
 
 
 @pytest.mark.req("files.roots.confined")
 async def test_what_was_read_before_the_roots_were_set_is_out_of_reach_too(
-    tmp_path: Path, desk: Desk, note: Path
+    tmp_path: Path, session: FileToolSession, note: Path
 ) -> None:
-    await desk.read(note)
-    desk.register([str(tmp_path / "elsewhere")])
-    assert (await desk.refused_edit(note, "one", "1")).startswith("permission denied: ")
+    await session.read(note)
+    session.register([str(tmp_path / "elsewhere")])
+    assert (await session.expect_refused_edit(note, "one", "1")).startswith("permission denied: ")
 
 
 @pytest.mark.req("files.roots.setting")
 async def test_an_agent_whose_roots_cannot_be_used_is_not_built(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="is relative"):
-        Desk(tmp_path, roots=["notes"])
+        FileToolSession(tmp_path, roots=["notes"])
 
 
 @pytest.mark.req("files.roots.gone")
 async def test_a_run_that_outlives_its_agent_loses_its_files_not_its_bounds(
-    desk: Desk, note: Path
+    session: FileToolSession, note: Path
 ) -> None:
-    desk.hook.on_unregister_agent("crab")
-    assert (await desk.refusal("read", path=str(note))).startswith("permission denied: ")
+    session.hook.on_unregister_agent("crab")
+    assert (await session.expect_refusal("read", path=str(note))).startswith("permission denied: ")
 
 
 @pytest.mark.req("files.remembered.bounded")
 async def test_what_was_read_is_forgotten_oldest_first(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: FileToolSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PATHS", 2)
     monkeypatch.setattr(files, "CONVERSATIONS", 2)
     for name in "abc":
         (tmp_path / name).write_text("x\n")
     for name in ("a", "b", "a", "c"):
-        await desk.read(name)
-    assert "was not read" in await desk.refused_edit("b", "x", "y")
-    assert await desk.edit("a", "x", "y") == "ok"
+        await session.read(name)
+    assert "was not read" in await session.expect_refused_edit("b", "x", "y")
+    assert await session.edit("a", "x", "y") == "ok"
     for sender in ("s1", "s2"):
-        await desk.of(sender).read("c")
-    assert "was not read" in await desk.refused_edit("c", "x", "y")
-    assert desk.hook.statistics() == {"conversations": 2, "files": 2, "locks": 0}
+        await session.open_conversation(sender).read("c")
+    assert "was not read" in await session.expect_refused_edit("c", "x", "y")
+    assert session.hook.statistics() == {"conversations": 2, "files": 2, "locks": 0}
 
 
 @pytest.mark.req("files.schema")

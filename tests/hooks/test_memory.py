@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client
-from crabtalk.hooks.memory import age
-from crabtalk.memory import Add, Kind, Memory
+from crabtalk.hooks.memory import format_age
+from crabtalk.memory import AddEntry, EntryKind, Memory
 from crabtalk.protocol import wire
-from crabtalk.storage import Pair, log_name
-from tests.daemon.served import Served, served
+from crabtalk.storage import Pair, make_log_name
+from tests.daemon.served import InProcessDaemon, run_daemon
 from tests.model_server import model_server
 
 # What it shows is decided above the loop.
@@ -21,7 +21,7 @@ OWN = PLAIN + '[hooks.memory]\nscope = "sender"\n'
 OPEN = PLAIN + '[hooks.sessions]\nscope = "agent"\n'
 
 
-async def call(
+async def call_tool(
     client: Client, tool: str, sender: str | None = None, agent: str = "crab", **arguments: object
 ) -> tuple[str, bool]:
     """What one call of a tool came to."""
@@ -36,51 +36,51 @@ async def call(
 
 @pytest.mark.req("memory.tools")
 async def test_what_is_remembered_is_recalled_until_it_is_forgotten(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        kept = await call(
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        kept = await call_tool(
             client, "remember", name="rollout", content="ship on Fridays", aliases=["deploy"]
         )
         assert kept == ("remembered: rollout", False)
         found = ("## rollout\nship on Fridays", False)
-        assert await call(client, "recall", query="fridays") == found
-        assert await call(client, "recall", query="when to deploy?") == found
-        assert await call(client, "recall", query="moon") == ("no memories found", False)
-        assert await call(client, "forget", name="deploy") == ("forgot: deploy", False)
-        assert await call(client, "forget", name="deploy") == ("no entry named: deploy", False)
-        assert await call(client, "recall", query="fridays") == ("no memories found", False)
+        assert await call_tool(client, "recall", query="fridays") == found
+        assert await call_tool(client, "recall", query="when to deploy?") == found
+        assert await call_tool(client, "recall", query="moon") == ("no memories found", False)
+        assert await call_tool(client, "forget", name="deploy") == ("forgot: deploy", False)
+        assert await call_tool(client, "forget", name="deploy") == ("no entry named: deploy", False)
+        assert await call_tool(client, "recall", query="fridays") == ("no memories found", False)
 
 
 @pytest.mark.req("memory.tools.upsert")
 async def test_a_note_of_that_name_or_alias_is_replaced(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="rollout", content="Fridays", aliases=["deploy"])
-        await call(client, "remember", name="deploy", content="Mondays")
-        assert await call(client, "recall", query="deploy") == ("## rollout\nMondays", False)
-        await call(client, "remember", name="rollout", content="never", aliases=[])
-        assert await call(client, "recall", query="deploy") == ("no memories found", False)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", name="rollout", content="Fridays", aliases=["deploy"])
+        await call_tool(client, "remember", name="deploy", content="Mondays")
+        assert await call_tool(client, "recall", query="deploy") == ("## rollout\nMondays", False)
+        await call_tool(client, "remember", name="rollout", content="never", aliases=[])
+        assert await call_tool(client, "recall", query="deploy") == ("no memories found", False)
 
 
 @pytest.mark.req("memory.recall.several")
 async def test_several_hits_come_best_first_as_many_as_wanted(tmp_path: Path) -> None:
     agents = {"crab": PLAIN + "[hooks.memory]\nrecall_limit = 2\n"}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         for number in range(4):
             content = "tide " * (number + 1) + "and more words than that"
-            await call(client, "remember", name=f"n{number}", content=content)
-        text, _ = await call(client, "recall", query="tide")
+            await call_tool(client, "remember", name=f"n{number}", content=content)
+        text, _ = await call_tool(client, "recall", query="tide")
         assert [line for line in text.splitlines() if line.startswith(("##", "---"))] == [
             "## n3",
             "---",
             "## n2",
         ]
-        text, _ = await call(client, "recall", query="tide", limit=3)
+        text, _ = await call_tool(client, "recall", query="tide", limit=3)
         assert text.count("## ") == 3
 
 
 @pytest.mark.req("memory.tools.notes_only")
 async def test_archives_are_neither_rewritten_nor_forgotten_by_tools(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="They spoke of tides.", hooks={}) as daemon,
+        run_daemon(tmp_path, summary="They spoke of tides.", hooks={}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", "hello")
@@ -88,7 +88,7 @@ async def test_archives_are_neither_rewritten_nor_forgotten_by_tools(tmp_path: P
         (archive,) = (await client.list_archives("crab")).archives
         for arguments in ({"name": archive.name}, {"name": archive.name, "content": "x"}):
             tool = "remember" if "content" in arguments else "forget"
-            text, is_error = await call(client, tool, **arguments)
+            text, is_error = await call_tool(client, tool, **arguments)
             assert is_error
             assert text.startswith("permission denied: ")
         (hit,) = (await client.search_memory("crab", "tides")).hits
@@ -103,24 +103,24 @@ async def test_archives_are_neither_rewritten_nor_forgotten_by_tools(tmp_path: P
 @pytest.mark.req("memory.recall.archives")
 async def test_a_compaction_leaves_an_archive_which_recall_labels(tmp_path: Path) -> None:
     summary = "They spoke of tides. Then of the moon."
-    async with served(tmp_path, summary=summary, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary=summary, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         await client.compact("crab")
         (archive,) = (await client.list_archives("crab")).archives
-        assert await call(client, "recall", query="moon") == (
+        assert await call_tool(client, "recall", query="moon") == (
             f"## {archive.name}\narchive: They spoke of tides. · new\n{summary}",
             False,
         )
-        assert daemon.daemon.memory.settings("crab").scope == "author"
+        assert daemon.daemon.memory.get_settings("crab").scope == "author"
     with Memory.open(daemon.home / "memory" / "crab.crmem") as memory:
         entry = memory.get(archive.name)
         assert entry is not None
-        assert (entry.kind, entry.content) == (Kind.ARCHIVE, summary)
+        assert (entry.kind, entry.content) == (EntryKind.ARCHIVE, summary)
 
 
 @pytest.mark.req("memory.archive.failed")
 async def test_a_compaction_whose_archive_cannot_be_kept_does_not_happen(tmp_path: Path) -> None:
-    async with served(tmp_path, summary="s", hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, summary="s", hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         (daemon.home / "memory").write_text("in the way")
         with pytest.raises(Exception, match="the archive cannot be kept") as caught:
@@ -137,30 +137,32 @@ async def test_a_compaction_whose_archive_cannot_be_kept_does_not_happen(tmp_pat
 SECRET = "The code word is periwinkle."
 
 
-async def compacted(client: Client, sender: str) -> None:
+async def compact_conversation(client: Client, sender: str) -> None:
     await client.send("crab", "hello", sender=sender)
     await client.compact("crab", sender=sender)
 
 
 @pytest.mark.req("memory.privacy")
 async def test_nobody_recalls_what_another_sender_said(tmp_path: Path) -> None:
-    async with served(tmp_path, summary=SECRET, hooks={}) as daemon, daemon.client() as client:
-        await compacted(client, "ann")
-        assert "periwinkle" in (await call(client, "recall", "ann", query="code word"))[0]
+    async with run_daemon(tmp_path, summary=SECRET, hooks={}) as daemon, daemon.client() as client:
+        await compact_conversation(client, "ann")
+        assert "periwinkle" in (await call_tool(client, "recall", "ann", query="code word"))[0]
         for other in ("bob", "an", "ann-1", "tg:ann"):
-            found = await call(client, "recall", other, query="code word periwinkle")
+            found = await call_tool(client, "recall", other, query="code word periwinkle")
             assert found == ("no memories found", False)
 
 
 @pytest.mark.req("memory.privacy")
 async def test_many_archives_of_others_do_not_hide_what_is_ones_own(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "ann", name="mine", content=f"{SECRET} " + "filler " * 50)
-        with_others = daemon.daemon.memory.of("crab", "")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(
+            client, "remember", "ann", name="mine", content=f"{SECRET} " + "filler " * 50
+        )
+        with_others = daemon.daemon.memory.acquire("crab", "")
         async with with_others as memory:
             for number in range(50):
-                memory.archive(f"{log_name(Pair('crab', 'bob'))}-{number}", SECRET)
-        text, _ = await call(client, "recall", "ann", query="code word periwinkle")
+                memory.archive(f"{make_log_name(Pair('crab', 'bob'))}-{number}", SECRET)
+        text, _ = await call_tool(client, "recall", "ann", query="code word periwinkle")
         assert text.startswith("## mine\n")
         assert text.count("## ") == 1
 
@@ -169,33 +171,35 @@ async def test_many_archives_of_others_do_not_hide_what_is_ones_own(tmp_path: Pa
 async def test_the_agents_file_may_let_it_look_further(tmp_path: Path) -> None:
     agents = {"crab": OPEN}
     async with (
-        served(tmp_path, summary=SECRET, agents=agents, hooks={}) as daemon,
+        run_daemon(tmp_path, summary=SECRET, agents=agents, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        await compacted(client, "ann")
-        assert "periwinkle" in (await call(client, "recall", query="code word"))[0]
+        await compact_conversation(client, "ann")
+        assert "periwinkle" in (await call_tool(client, "recall", query="code word"))[0]
 
 
 @pytest.mark.req("memory.shared")
 async def test_notes_are_shared_by_the_owners_conversations_with_an_agent_and_by_no_other(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "user", name="beach", content="north")
-        found = await call(client, "recall", "user~work", query="beach")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", "user", name="beach", content="north")
+        found = await call_tool(client, "recall", "user~work", query="beach")
         assert found == ("## beach\nnorth", False)
-        assert (await call(client, "recall", agent="twin", query="beach"))[0] == "no memories found"
+        assert (await call_tool(client, "recall", agent="twin", query="beach"))[
+            0
+        ] == "no memories found"
 
 
 @pytest.mark.req("memory.scope.sender")
 async def test_an_agent_may_keep_a_memory_for_each_sender(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        await call(client, "remember", "ann", name="beach", content="north")
-        assert (await call(client, "recall", "bob", query="beach"))[0] == "no memories found"
-        assert (await call(client, "recall", "ann", query="beach"))[0] == "## beach\nnorth"
+        await call_tool(client, "remember", "ann", name="beach", content="north")
+        assert (await call_tool(client, "recall", "bob", query="beach"))[0] == "no memories found"
+        assert (await call_tool(client, "recall", "ann", query="beach"))[0] == "## beach\nnorth"
         found = await client.search_memory("crab", "beach", sender="ann")
         assert [hit.name for hit in found.hits] == ["beach"]
         assert list((await client.search_memory("crab", "beach")).hits) == []
@@ -204,19 +208,19 @@ async def test_an_agent_may_keep_a_memory_for_each_sender(tmp_path: Path) -> Non
 @pytest.mark.req("memory.delegated")
 async def test_one_made_for_a_task_uses_the_memory_of_whoever_made_it(tmp_path: Path) -> None:
     inner = '!tool remember {"name": "beach", "content": "north"}\n!then\n!say ok'
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "delegate", tasks=[{"message": inner}])
-        assert await call(client, "recall", query="beach") == ("## beach\nnorth", False)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "delegate", tasks=[{"message": inner}])
+        assert await call_tool(client, "recall", query="beach") == ("## beach\nnorth", False)
         names = {path.name.partition(".")[0] for path in (daemon.home / "memory").iterdir()}
         assert names == {"crab"}
 
 
 @pytest.mark.req("memory.rename")
 async def test_what_an_agent_remembers_goes_where_its_name_goes(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", agent="twin", name="beach", content="north")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", agent="twin", name="beach", content="north")
         await client.rename_agent("twin", "other")
-        assert (await call(client, "recall", agent="other", query="beach"))[0].startswith(
+        assert (await call_tool(client, "recall", agent="other", query="beach"))[0].startswith(
             "## beach"
         )
         assert [hit.name for hit in (await client.search_memory("other", "north")).hits] == [
@@ -227,10 +231,10 @@ async def test_what_an_agent_remembers_goes_where_its_name_goes(tmp_path: Path) 
 @pytest.mark.req("memory.rename")
 async def test_so_does_what_it_remembers_for_each_sender(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, agents={"twin": OWN}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"twin": OWN}, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        await call(client, "remember", "ann", agent="twin", name="beach", content="north")
+        await call_tool(client, "remember", "ann", agent="twin", name="beach", content="north")
         await client.rename_agent("twin", "other")
         found = await client.search_memory("other", "north", sender="ann")
         assert [hit.name for hit in found.hits] == ["beach"]
@@ -241,25 +245,27 @@ async def test_it_is_there_after_a_restart_also_when_the_daemon_was_not_stopped(
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
-            await call(client, "remember", name="beach", content="north")
-            with Memory.read(daemon.home / "memory" / "crab.crmem") as seen:  # as a crash leaves it
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+            await call_tool(client, "remember", name="beach", content="north")
+            with Memory.open_read_only(
+                daemon.home / "memory" / "crab.crmem"
+            ) as seen:  # as a crash leaves it
                 assert [entry.name for entry in seen.entries()] == ["beach"]
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
-            assert (await call(client, "recall", query="beach"))[0] == "## beach\nnorth"
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+            assert (await call_tool(client, "recall", query="beach"))[0] == "## beach\nnorth"
 
 
 @pytest.mark.req("memory.damaged")
 async def test_a_damaged_memory_is_set_aside_and_the_agent_goes_on(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         home = daemon.home / "memory"
         with Memory.open(home / "crab.crmem") as memory:
-            memory.apply(Add("beach", "north"))
-            memory.apply(Add("moon", "full"))
+            memory.apply(AddEntry("beach", "north"))
+            memory.apply(AddEntry("moon", "full"))
         data = (home / "crab.crmem").read_bytes()
         (home / "crab.crmem").write_bytes(data[:-6])
-        assert (await call(client, "recall", query="beach"))[0] == "## beach\nnorth"
-        assert (await call(client, "remember", name="sun", content="low"))[1] is False
+        assert (await call_tool(client, "recall", query="beach"))[0] == "## beach\nnorth"
+        assert (await call_tool(client, "remember", name="sun", content="low"))[1] is False
     assert [path for path in home.iterdir() if "damaged" in path.name]
 
 
@@ -274,7 +280,7 @@ async def test_only_those_who_have_the_tools_are_told_to_use_them(
     tmp_path: Path, settings: str, is_told: bool
 ) -> None:
     async with (
-        served(tmp_path, agents={"crab": PLAIN + settings}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": PLAIN + settings}, hooks={}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", "hi")
@@ -288,7 +294,7 @@ async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(
     tmp_path: Path, line: str
 ) -> None:
     agents = {"crab": PLAIN, "odd": f"{PLAIN}[hooks.memory]\n{line}\n"}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
         assert "hooks.memory: " in problem
 
@@ -308,7 +314,7 @@ async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(
     ],
 )
 def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
-    assert age(seconds) == text
+    assert format_age(seconds) == text
 
 
 # ── How many are open ───────────────────────────────────────────────────────────────────────────
@@ -317,15 +323,15 @@ def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
 @pytest.mark.req("memory.open.bounded")
 async def test_only_so_many_memories_are_open_at_a_time(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
         daemon.client() as client,
     ):
         for number in range(40):
-            await call(client, "remember", f"s{number}", name="n", content="tide")
-        assert opened(daemon) <= 32
-        assert (await call(client, "recall", "s0", query="tide"))[0] == "## n\ntide"
-        assert opened(daemon) <= 32
+            await call_tool(client, "remember", f"s{number}", name="n", content="tide")
+        assert count_open_memories(daemon) <= 32
+        assert (await call_tool(client, "recall", "s0", query="tide"))[0] == "## n\ntide"
+        assert count_open_memories(daemon) <= 32
 
 
-def opened(daemon: Served) -> int:
-    return daemon.daemon._memories.statistics()["open"]
+def count_open_memories(daemon: InProcessDaemon) -> int:
+    return daemon.daemon._memory_pool.statistics()["open"]

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, ServerError
-from crabtalk.memory import Add, Entry, Kind, Memory, author_of
+from crabtalk.memory import AddEntry, EntryKind, Memory, MemoryEntry, get_author
 from crabtalk.protocol import wire
-from crabtalk.storage import Pair, log_name
-from tests.daemon.served import CONFIG, served
-from tests.hooks.test_memory import PLAIN, call
+from crabtalk.storage import Pair, make_log_name
+from tests.daemon.served import CONFIG, run_daemon
+from tests.hooks.test_memory import PLAIN, call_tool
 from tests.model_server import model_server
 
 # What it shows is decided above the loop.
@@ -34,12 +34,14 @@ ACCOUNT = pwd.getpwuid(os.getuid()).pw_name
 async def test_notes_do_not_cross_between_the_owner_and_a_stranger(
     tmp_path: Path, stranger: str
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="door", content="the code is 1234", aliases=["lock"])
-        assert await call(client, "recall", stranger, query="door code lock") == NOTHING
-        await call(client, "remember", stranger, name="gift", content="a code for the party")
-        assert await call(client, "recall", query="gift party") == NOTHING
-        found = await call(client, "recall", stranger, query="gift")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(
+            client, "remember", name="door", content="the code is 1234", aliases=["lock"]
+        )
+        assert await call_tool(client, "recall", stranger, query="door code lock") == NOTHING
+        await call_tool(client, "remember", stranger, name="gift", content="a code for the party")
+        assert await call_tool(client, "recall", query="gift party") == NOTHING
+        found = await call_tool(client, "recall", stranger, query="gift")
         assert found == ("## gift\na code for the party", False)
 
 
@@ -48,20 +50,20 @@ async def test_a_sender_that_the_agents_file_trusts_has_only_its_own_notes_too(
     tmp_path: Path,
 ) -> None:
     agents = {"crab": TRUSTING}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="door", content="the code is 1234")
-        assert await call(client, "recall", "tg:7", query="door code") == NOTHING
-        assert (await call(client, "forget", "tg:7", name="door"))[0] == "no entry named: door"
+    async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", name="door", content="the code is 1234")
+        assert await call_tool(client, "recall", "tg:7", query="door code") == NOTHING
+        assert (await call_tool(client, "forget", "tg:7", name="door"))[0] == "no entry named: door"
 
 
 @pytest.mark.req("memory.author.names")
 async def test_a_name_or_an_alias_that_somebody_else_uses_is_free_and_stays_theirs(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="door", content="1234", aliases=["lock", "gate"])
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", name="door", content="1234", aliases=["lock", "gate"])
         for stranger in ("tg:1", "tg:2"):
-            kept = await call(
+            kept = await call_tool(
                 client,
                 "remember",
                 stranger,
@@ -70,98 +72,100 @@ async def test_a_name_or_an_alias_that_somebody_else_uses_is_free_and_stays_thei
                 aliases=["gate", "key"],
             )
             assert kept == ("remembered: door", False)
-            kept = await call(client, "remember", stranger, name="lock", content="another")
+            kept = await call_tool(client, "remember", stranger, name="lock", content="another")
             assert kept == ("remembered: lock", False)
-        assert await call(client, "recall", query="door") == ("## door\n1234", False)
-        await call(client, "remember", name="gate", content="5678")
-        assert await call(client, "recall", query="door") == ("## door\n5678", False)
+        assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
+        await call_tool(client, "remember", name="gate", content="5678")
+        assert await call_tool(client, "recall", query="door") == ("## door\n5678", False)
         for stranger in ("tg:1", "tg:2"):
-            found = await call(client, "recall", stranger, query="key")
+            found = await call_tool(client, "recall", stranger, query="key")
             assert found == (f"## door\nof {stranger}", False)
 
 
 @pytest.mark.req("memory.author.no_oracle")
 async def test_what_is_not_ones_own_is_forgotten_like_what_never_was(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="They spoke.", hooks={}) as daemon,
+        run_daemon(tmp_path, summary="They spoke.", hooks={}) as daemon,
         daemon.client() as client,
     ):
-        await call(client, "remember", name="door", content="1234", aliases=["lock"])
+        await call_tool(client, "remember", name="door", content="1234", aliases=["lock"])
         await client.compact("crab")
         (archive,) = (await client.list_archives("crab")).archives
         for name in ("door", "lock", archive.name, "\x1etg:1\x1ex"):
-            answer = await call(client, "forget", "tg:666", name=name)
+            answer = await call_tool(client, "forget", "tg:666", name=name)
             assert answer == (f"no entry named: {name}", False)
-            kept = await call(client, "remember", "tg:666", name=name, content="x")
+            kept = await call_tool(client, "remember", "tg:666", name=name, content="x")
             assert kept == (f"remembered: {name}", False)
-            answer = await call(client, "forget", "tg:666", name=name)
+            answer = await call_tool(client, "forget", "tg:666", name=name)
             assert answer == (f"forgot: {name}", False)
-        assert await call(client, "recall", query="door") == ("## door\n1234", False)
+        assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
 
 
 @pytest.mark.req("memory.author.names")
 async def test_the_owner_cannot_be_made_to_write_a_strangers_note_by_its_stored_name(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "tg:1", name="door", content="mine")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", "tg:1", name="door", content="mine")
         stored = "\x1etg:1\x1edoor"
-        text, is_error = await call(client, "remember", name=stored, content="changed")
+        text, is_error = await call_tool(client, "remember", name=stored, content="changed")
         assert is_error
         assert text.startswith("memory failed: ")
-        text, is_error = await call(client, "remember", name="x", content="y", aliases=[stored])
+        text, is_error = await call_tool(
+            client, "remember", name="x", content="y", aliases=[stored]
+        )
         assert is_error
-        assert (await call(client, "forget", name=stored))[0].startswith("no entry named")
-        assert await call(client, "recall", "tg:1", query="door") == ("## door\nmine", False)
+        assert (await call_tool(client, "forget", name=stored))[0].startswith("no entry named")
+        assert await call_tool(client, "recall", "tg:1", query="door") == ("## door\nmine", False)
 
 
 @pytest.mark.req("memory.author.owner")
 async def test_the_owner_is_one_person_whatever_sender_they_use(tmp_path: Path) -> None:
     config = CONFIG + '[daemon]\nowners = ["alice"]\n'
     senders = [None, "user", "user~work", ACCOUNT, "alice"]
-    async with served(tmp_path, config=config, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, config=config, hooks={}) as daemon, daemon.client() as client:
         for sender in senders:
             name = f"from {sender}"
-            await call(client, "remember", sender, name=name, content="harbour", aliases=[])
+            await call_tool(client, "remember", sender, name=name, content="harbour", aliases=[])
         for sender in senders:
-            text, _ = await call(client, "recall", sender, query="harbour", limit=9)
+            text, _ = await call_tool(client, "recall", sender, query="harbour", limit=9)
             assert text.count("## ") == len(senders)
-        await call(client, "forget", "user~work", name="from alice")
-        text, _ = await call(client, "recall", "alice", query="harbour", limit=9)
+        await call_tool(client, "forget", "user~work", name="from alice")
+        text, _ = await call_tool(client, "recall", "alice", query="harbour", limit=9)
         assert text.count("## ") == len(senders) - 1
 
 
 @pytest.mark.req("memory.author.owner")
 async def test_notes_of_somebody_who_becomes_an_owner_are_the_owners_then(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "alice", name="door", content="1234")
-        assert await call(client, "recall", query="door") == NOTHING
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", "alice", name="door", content="1234")
+        assert await call_tool(client, "recall", query="door") == NOTHING
         text = (daemon.home / "config.toml").read_text()
-        daemon.configure(text + '\n[daemon]\nowners = ["alice"]\n')
+        daemon.write_config(text + '\n[daemon]\nowners = ["alice"]\n')
         await client.reload()
-        assert await call(client, "recall", query="door") == ("## door\n1234", False)
-        await call(client, "remember", name="door", content="5678")
-        assert await call(client, "recall", "alice", query="door") == ("## door\n5678", False)
-        assert await call(client, "forget", name="door") == ("forgot: door", False)
-        assert await call(client, "recall", "alice", query="door") == NOTHING
+        assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
+        await call_tool(client, "remember", name="door", content="5678")
+        assert await call_tool(client, "recall", "alice", query="door") == ("## door\n5678", False)
+        assert await call_tool(client, "forget", name="door") == ("forgot: door", False)
+        assert await call_tool(client, "recall", "alice", query="door") == NOTHING
 
 
 @pytest.mark.req("memory.author.asked")
 async def test_others_notes_are_recalled_by_the_owner_on_request_and_by_nobody_else(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "tg:1", name="door", content="obey me")
-        found = await recall_notes_of(client, "tg:1", "user")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", "tg:1", name="door", content="obey me")
+        found = await recall_notes_of_sender(client, "tg:1", "user")
         assert found == ("## door\nwritten by the sender 'tg:1'\nobey me", False)
-        assert await recall_notes_of(client, "tg:2", "user") == NOTHING
-        assert await recall_notes_of(client, "tg:1", "tg:1") == ("## door\nobey me", False)
+        assert await recall_notes_of_sender(client, "tg:2", "user") == NOTHING
+        assert await recall_notes_of_sender(client, "tg:1", "tg:1") == ("## door\nobey me", False)
         for other in ("tg:1", "user", "tg:nobody"):
             refusal = "permission denied: only the owner may recall the notes of others"
-            assert await recall_notes_of(client, other, "tg:2") == (refusal, True)
+            assert await recall_notes_of_sender(client, other, "tg:2") == (refusal, True)
 
 
-async def recall_notes_of(client: Client, other: str, sender: str) -> tuple[str, bool]:
+async def recall_notes_of_sender(client: Client, other: str, sender: str) -> tuple[str, bool]:
     script = f'!tool recall {{"query": "door", "sender": "{other}"}}\n!then\n!say ok'
     ((text, is_error),) = [
         (event.output, event.is_error)
@@ -173,40 +177,46 @@ async def recall_notes_of(client: Client, other: str, sender: str) -> tuple[str,
 
 @pytest.mark.req("memory.author.legacy")
 async def test_notes_from_before_there_were_authors_are_the_owners(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         with Memory.open(daemon.home / "memory" / "crab.crmem") as memory:
-            memory.apply(Add("door", "1234"))
-        assert await call(client, "recall", "tg:1", query="door") == NOTHING
-        assert await call(client, "recall", query="door") == ("## door\n1234", False)
+            memory.apply(AddEntry("door", "1234"))
+        assert await call_tool(client, "recall", "tg:1", query="door") == NOTHING
+        assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
 
 
 @pytest.mark.req("memory.author.shared")
 async def test_a_memory_is_everybodys_where_the_agents_file_says_so(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", "tg:1", name="early", content="tide")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", "tg:1", name="early", content="tide")
         path = daemon.agent_file("crab")
         path.write_text(SHARED)
         await client.reload()
-        await call(client, "remember", "tg:1", name="door", content="1234")
+        await call_tool(client, "remember", "tg:1", name="door", content="1234")
         for sender in (None, "tg:2"):
-            assert await call(client, "recall", sender, query="door") == ("## door\n1234", False)
+            assert await call_tool(client, "recall", sender, query="door") == (
+                "## door\n1234",
+                False,
+            )
             found = "## early\nwritten by the sender 'tg:1'\ntide"
-            assert await call(client, "recall", sender, query="tide") == (found, False)
-        await call(client, "remember", "tg:2", name="door", content="5678")
-        assert await call(client, "recall", "tg:1", query="door") == ("## door\n5678", False)
-        assert await call(client, "forget", "tg:1", name="early") == ("forgot: early", False)
+            assert await call_tool(client, "recall", sender, query="tide") == (found, False)
+        await call_tool(client, "remember", "tg:2", name="door", content="5678")
+        assert await call_tool(client, "recall", "tg:1", query="door") == ("## door\n5678", False)
+        assert await call_tool(client, "forget", "tg:1", name="early") == ("forgot: early", False)
 
 
 @pytest.mark.req("memory.author.delegated")
 async def test_a_delegated_run_has_the_notes_of_whoever_began_it(tmp_path: Path) -> None:
     write = '!tool remember {"name": "beach", "content": "north"}\n!then\n!say ok'
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="door", content="1234")
-        await call(client, "delegate", "tg:1", tasks=[{"message": write}])
-        assert await call(client, "recall", query="beach") == NOTHING
-        assert await call(client, "recall", "tg:1", query="beach") == ("## beach\nnorth", False)
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", name="door", content="1234")
+        await call_tool(client, "delegate", "tg:1", tasks=[{"message": write}])
+        assert await call_tool(client, "recall", query="beach") == NOTHING
+        assert await call_tool(client, "recall", "tg:1", query="beach") == (
+            "## beach\nnorth",
+            False,
+        )
         read = '!tool recall {"query": "door"}\n!then\n!say ok'
-        await call(client, "delegate", "tg:1", tasks=[{"message": read}])
+        await call_tool(client, "delegate", "tg:1", tasks=[{"message": read}])
         asked = [message for request in daemon.model.requests for message in request["messages"]]
         assert not any("1234" in str(m.get("content")) for m in asked if m["role"] == "tool")
 
@@ -215,22 +225,22 @@ async def test_a_delegated_run_has_the_notes_of_whoever_began_it(tmp_path: Path)
 async def test_archives_are_wide_for_the_owner_only(tmp_path: Path) -> None:
     agents = {"crab": WIDE}
     async with (
-        served(tmp_path, summary="periwinkle", agents=agents, hooks={}) as daemon,
+        run_daemon(tmp_path, summary="periwinkle", agents=agents, hooks={}) as daemon,
         daemon.client() as client,
     ):
         for sender in ("user", "tg:1"):
             await client.send("crab", "hello", sender=sender)
             await client.compact("crab", sender=sender)
-        assert (await call(client, "recall", query="periwinkle"))[0].count("archive:") == 2
-        text, _ = await call(client, "recall", "tg:1", query="periwinkle")
+        assert (await call_tool(client, "recall", query="periwinkle"))[0].count("archive:") == 2
+        text, _ = await call_tool(client, "recall", "tg:1", query="periwinkle")
         assert text.count("archive:") == 1
-        assert log_name(Pair("crab", "tg:1")) in text
+        assert make_log_name(Pair("crab", "tg:1")) in text
 
 
 # ── Over the wire ───────────────────────────────────────────────────────────────────────────────
 
 
-async def listed(client: Client, sender: str | None = None) -> dict[str, str]:
+async def list_notes(client: Client, sender: str | None = None) -> dict[str, str]:
     page = await client.list_memory("crab", sender=sender)
     assert page.total == len(page.entries)
     return {entry.name: entry.content for entry in page.entries}
@@ -238,14 +248,16 @@ async def listed(client: Client, sender: str | None = None) -> dict[str, str]:
 
 @pytest.mark.req("memory.author.requests")
 async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        await call(client, "remember", name="door", content="owner", aliases=["lock"])
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        await call_tool(client, "remember", name="door", content="owner", aliases=["lock"])
         for sender in ("tg:1", "tg:2"):
-            await call(client, "remember", sender, name="door", content=sender, aliases=["lock"])
-        assert await listed(client, "tg:1") == {"door": "tg:1"}
-        assert await listed(client, "user~work") == {"door": "owner"}
+            await call_tool(
+                client, "remember", sender, name="door", content=sender, aliases=["lock"]
+            )
+        assert await list_notes(client, "tg:1") == {"door": "tg:1"}
+        assert await list_notes(client, "user~work") == {"door": "owner"}
         everything = {"door": "owner", "\x1etg:1\x1edoor": "tg:1", "\x1etg:2\x1edoor": "tg:2"}
-        assert await listed(client) == everything
+        assert await list_notes(client) == everything
         for asked, content in (("tg:1", "tg:1"), ("user", "owner"), (None, "owner")):
             (entry,) = (await client.list_memory("crab", sender=asked, name="lock")).entries
             assert (entry.name, entry.content) == ("door", content)
@@ -262,41 +274,41 @@ async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -
 @pytest.mark.req("memory.author.requests")
 async def test_replacing_what_a_sender_has_leaves_the_rest_alone(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="They spoke.", hooks={}) as daemon,
+        run_daemon(tmp_path, summary="They spoke.", hooks={}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", "hello")
         await client.compact("crab")
         (archive,) = (await client.list_archives("crab")).archives
-        await call(client, "remember", name="door", content="owner")
+        await call_tool(client, "remember", name="door", content="owner")
         for sender in ("tg:1", "tg:2"):
-            await call(client, "remember", sender, name="door", content=sender)
+            await call_tool(client, "remember", sender, name="door", content=sender)
         given = [wire.MemoryEntry(name=name, content="new") for name in ("door", "gate")]
         await client.replace_memory("crab", given, sender="tg:1")
-        assert await listed(client, "tg:1") == {"door": "new", "gate": "new"}
-        assert await listed(client, "tg:2") == {"door": "tg:2"}
-        assert await listed(client, "user") == {archive.name: "They spoke.", "door": "owner"}
+        assert await list_notes(client, "tg:1") == {"door": "new", "gate": "new"}
+        assert await list_notes(client, "tg:2") == {"door": "tg:2"}
+        assert await list_notes(client, "user") == {archive.name: "They spoke.", "door": "owner"}
         foreign = wire.MemoryEntry(name=archive.name, kind="archive", content="forged")
         with pytest.raises(ServerError, match="not among the entries of this sender"):
             await client.replace_memory("crab", [foreign], sender="tg:1")
         before = await client.list_memory("crab")
         await client.replace_memory("crab", before.entries)
-        assert await listed(client) == {entry.name: entry.content for entry in before.entries}
-        assert await listed(client, "tg:2") == {"door": "tg:2"}
+        assert await list_notes(client) == {entry.name: entry.content for entry in before.entries}
+        assert await list_notes(client, "tg:2") == {"door": "tg:2"}
 
 
 @pytest.mark.req("memory.author.kept")
 async def test_authors_survive_folds_restarts_and_a_new_name_of_the_agent(tmp_path: Path) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             for sender, content in (("user", "owner"), ("tg:1", "stranger")):
-                await call(client, "remember", sender, "twin", name="door", content=content)
-            async with daemon.daemon.memory.of("twin", "user") as memory:
+                await call_tool(client, "remember", sender, "twin", name="door", content=content)
+            async with daemon.daemon.memory.acquire("twin", "user") as memory:
                 await asyncio.to_thread(memory.checkpoint)
             await client.rename_agent("twin", "lobster")
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             for sender, content in (("user~x", "owner"), ("tg:1", "stranger")):
-                found = await call(client, "recall", sender, agent="lobster", query="door")
+                found = await call_tool(client, "recall", sender, agent="lobster", query="door")
                 assert found == (f"## door\n{content}", False)
 
 
@@ -338,10 +350,10 @@ def test_a_killed_process_leaves_no_note_without_its_author(tmp_path: Path) -> N
             for _ in range(dice.randrange(1, 60)):
                 child.stdout.readline()
             child.send_signal(signal.SIGKILL)
-        for memory in (Memory.read(path), Memory.open(path)):
+        for memory in (Memory.open_read_only(path), Memory.open(path)):
             assert memory.entries()
             for entry in memory.entries():
-                assert entry.content == f"by {author_of(entry) or 'user'}"
+                assert entry.content == f"by {get_author(entry) or 'user'}"
             memory.close()
 
 
@@ -350,9 +362,11 @@ def test_a_dump_names_authors_and_load_takes_them_back(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "crab.crmem") as memory:
         memory.replace(
             [
-                Entry(1, 10, Kind.NOTE, "door", "owner", ("lock",)),
-                Entry(2, 20, Kind.NOTE, "\x1etg:1\x1edoor", "one", ("\x1etg:1\x1elock",)),
-                Entry(3, 30, Kind.NOTE, "\x1etg:<2>&\x1ea/b", "two"),
+                MemoryEntry(1, 10, EntryKind.NOTE, "door", "owner", ("lock",)),
+                MemoryEntry(
+                    2, 20, EntryKind.NOTE, "\x1etg:1\x1edoor", "one", ("\x1etg:1\x1elock",)
+                ),
+                MemoryEntry(3, 30, EntryKind.NOTE, "\x1etg:<2>&\x1ea/b", "two"),
             ]
         )
         before = {entry.name: entry for entry in memory.entries()}
@@ -362,12 +376,12 @@ def test_a_dump_names_authors_and_load_takes_them_back(tmp_path: Path) -> None:
         assert not any("\x1e" in page or "&#30;" in page for page in pages)
         memory.load(tmp_path / "book")
         after = {entry.name: entry for entry in memory.entries()}
-    assert {name: entry[1:] for name, entry in keyed(before).items()} == {
-        name: entry[1:] for name, entry in keyed(after).items()
+    assert {name: entry[1:] for name, entry in key_entry_fields(before).items()} == {
+        name: entry[1:] for name, entry in key_entry_fields(after).items()
     }
 
 
-def keyed(entries: dict[str, Entry]) -> dict[str, tuple[object, ...]]:
+def key_entry_fields(entries: dict[str, MemoryEntry]) -> dict[str, tuple[object, ...]]:
     return {
         name: (entry.id, entry.created_at, entry.kind, entry.name, entry.content, entry.aliases)
         for name, entry in entries.items()

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from crabtalk.hooks import paths
-from crabtalk.hooks.paths import Identity, held, read_roots, resolve, where
+from crabtalk.hooks.paths import (
+    FileIdentity,
+    find_directory_path,
+    pin_file,
+    read_roots,
+    resolve_path,
+)
 from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolError
 from crabtalk.storage import Agent, AgentError
@@ -17,7 +23,7 @@ from crabtalk.storage import Agent, AgentError
 DENIED = r"^permission denied: "
 
 
-def agent(roots: object) -> Agent:
+def build_agent(roots: object) -> Agent:
     return Agent("crab", "You are crab.", hooks={"files": {"roots": roots}})
 
 
@@ -35,20 +41,23 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.req("files.roots.setting")
 def test_roots_are_absolute_or_start_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ferris")
-    assert read_roots(agent(["/srv", "~/notes"])) == (Path("/srv"), Path("/home/ferris/notes"))
+    assert read_roots(build_agent(["/srv", "~/notes"])) == (
+        Path("/srv"),
+        Path("/home/ferris/notes"),
+    )
 
 
 @pytest.mark.req("files.roots.setting")
 @pytest.mark.parametrize("roots", ["/srv", [1], {"a": "/srv"}, ["notes"], [""], ["~nobody-here/x"]])
 def test_other_roots_are_refused_with_what_to_write(roots: object) -> None:
     with pytest.raises(AgentError, match=r"hooks\.files\.roots"):
-        read_roots(agent(roots))
+        read_roots(build_agent(roots))
 
 
 @pytest.mark.req("files.roots.setting")
 def test_no_roots_or_none_in_the_list_confine_nothing() -> None:
     assert read_roots(Agent("crab", "You are crab.")) == ()
-    assert read_roots(agent([])) == ()
+    assert read_roots(build_agent([])) == ()
 
 
 # ── Resolving ─────────────────────────────────────────────────────────────────────────────────────
@@ -56,8 +65,8 @@ def test_no_roots_or_none_in_the_list_confine_nothing() -> None:
 
 @pytest.mark.req("files.cwd")
 def test_a_relative_path_starts_at_the_working_directory(root: Path) -> None:
-    assert resolve("note.txt", root, FileAccess()) == root / "note.txt"
-    assert resolve("../note.txt", root / "inner", FileAccess()) == root / "note.txt"
+    assert resolve_path("note.txt", root, FileAccess()) == root / "note.txt"
+    assert resolve_path("../note.txt", root / "inner", FileAccess()) == root / "note.txt"
 
 
 @pytest.mark.req("files.roots.confined")
@@ -69,14 +78,14 @@ def test_a_path_that_leaves_the_roots_is_denied_whether_there_is_something_or_no
     root: Path, path: str
 ) -> None:
     with pytest.raises(ToolError, match=DENIED):
-        resolve(path, root, FileAccess(((root,),)))
+        resolve_path(path, root, FileAccess(((root,),)))
 
 
 @pytest.mark.req("files.roots.confined")
 def test_a_sibling_whose_name_begins_like_the_root_is_outside(root: Path) -> None:
     (root.parent / "root2").mkdir()
     with pytest.raises(ToolError, match=DENIED):
-        resolve("../root2/x", root, FileAccess(((root,),)))
+        resolve_path("../root2/x", root, FileAccess(((root,),)))
 
 
 @pytest.mark.req("files.roots.links")
@@ -85,20 +94,20 @@ def test_links_are_followed_before_the_check(root: Path) -> None:
     (root / "up").symlink_to(root.parent)
     for path in ("file", "up/secret.txt", "inner/../up/secret.txt"):
         with pytest.raises(ToolError, match=DENIED) as denied:
-            resolve(path, root, FileAccess(((root,),)))
+            resolve_path(path, root, FileAccess(((root,),)))
         assert str(root.parent / "secret.txt") not in str(denied.value)
     (root / "within").symlink_to("note.txt")
-    assert resolve("within", root, FileAccess(((root,),))) == root / "note.txt"
+    assert resolve_path("within", root, FileAccess(((root,),))) == root / "note.txt"
 
 
 @pytest.mark.req("files.roots.links")
 def test_a_root_may_be_a_link_itself(root: Path) -> None:
     alias = root.parent / "alias"
     alias.symlink_to(root)
-    assert resolve("note.txt", alias, FileAccess(((alias,),))) == root / "note.txt"
-    assert resolve(str(root / "note.txt"), alias, FileAccess(((alias,),))) == root / "note.txt"
+    assert resolve_path("note.txt", alias, FileAccess(((alias,),))) == root / "note.txt"
+    assert resolve_path(str(root / "note.txt"), alias, FileAccess(((alias,),))) == root / "note.txt"
     with pytest.raises(ToolError, match=DENIED):
-        resolve("../secret.txt", alias, FileAccess(((alias,),)))
+        resolve_path("../secret.txt", alias, FileAccess(((alias,),)))
 
 
 @pytest.mark.req("files.roots.confined")
@@ -106,14 +115,14 @@ def test_several_roots_are_all_allowed(root: Path) -> None:
     other = root.parent / "other"
     other.mkdir()
     for path in (root / "note.txt", other / "x"):
-        assert resolve(str(path), Path("/"), FileAccess(((root, other),))) == path
+        assert resolve_path(str(path), Path("/"), FileAccess(((root, other),))) == path
 
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_is_no_path_is_an_invalid_argument(root: Path, path: str) -> None:
     with pytest.raises(ToolError, match=r"^invalid arguments: "):
-        resolve(path, root, FileAccess())
+        resolve_path(path, root, FileAccess())
 
 
 # ── Holding ───────────────────────────────────────────────────────────────────────────────────────
@@ -122,17 +131,17 @@ def test_what_is_no_path_is_an_invalid_argument(root: Path, path: str) -> None:
 @pytest.mark.req("files.roots.race")
 def test_a_directory_swapped_for_a_link_after_the_check_is_noticed(root: Path) -> None:
     (root / "inner" / "secret.txt").write_text("harmless\n")
-    path = resolve("inner/secret.txt", root, FileAccess(((root,),)))
+    path = resolve_path("inner/secret.txt", root, FileAccess(((root,),)))
     (root / "inner").rename(root / "moved")
     (root / "inner").symlink_to(root.parent)
-    with pytest.raises(ToolError, match=DENIED), held(path, FileAccess(((root,),))):
+    with pytest.raises(ToolError, match=DENIED), pin_file(path, FileAccess(((root,),))):
         pass
 
 
 @pytest.mark.req("files.roots.race")
 def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(root: Path) -> None:
-    path = resolve("note.txt", root, FileAccess(((root,),)))
-    with held(path, FileAccess(((root,),))) as place:
+    path = resolve_path("note.txt", root, FileAccess(((root,),)))
+    with pin_file(path, FileAccess(((root,),))) as place:
         path.unlink()
         path.symlink_to(root.parent / "secret.txt")
         with pytest.raises(ToolError, match="is a link"):
@@ -143,20 +152,23 @@ def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(root: Path) -
 def test_a_file_swapped_between_looking_and_opening_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = resolve("note.txt", root, FileAccess(((root,),)))
+    path = resolve_path("note.txt", root, FileAccess(((root,),)))
     before = path.stat()
-    monkeypatch.setattr(paths.Place, "status", lambda place: before)
+    monkeypatch.setattr(paths.PinnedFile, "status", lambda place: before)
     path.unlink()
     path.symlink_to(root.parent / "secret.txt")
-    with pytest.raises(ToolError, match="is a link"), held(path, FileAccess(((root,),))) as place:
+    with (
+        pytest.raises(ToolError, match="is a link"),
+        pin_file(path, FileAccess(((root,),))) as place,
+    ):
         place.open()
 
 
 @pytest.mark.req("files.roots.race")
 def test_a_replacement_stays_in_the_directory_that_was_checked(root: Path) -> None:
     (root / "inner" / "secret.txt").write_text("harmless\n")
-    path = resolve("inner/secret.txt", root, FileAccess(((root,),)))
-    with held(path, FileAccess(((root,),))) as place:
+    path = resolve_path("inner/secret.txt", root, FileAccess(((root,),)))
+    with pin_file(path, FileAccess(((root,),))) as place:
         before = place.status()
         (root / "inner").rename(root / "moved")
         (root / "inner").symlink_to(root.parent)
@@ -175,9 +187,9 @@ def test_where_the_system_does_not_tell_where_a_directory_is_it_is_resolved_agai
     descriptor = os.open(root / "inner", os.O_RDONLY)
     monkeypatch.setattr(Path, "readlink", readlink)
     try:
-        assert where(descriptor, root / "inner") == root / "inner"
+        assert find_directory_path(descriptor, root / "inner") == root / "inner"
         with pytest.raises(ToolError, match="changed just now"):
-            where(descriptor, root)
+            find_directory_path(descriptor, root)
     finally:
         os.close(descriptor)
 
@@ -191,7 +203,7 @@ def test_only_regular_files_are_opened(root: Path) -> None:
         special = [root / "pipe", root / "s", Path("/dev/zero"), Path("/dev/tty"), root, Path("/")]
         for path in [*special, root / "loop"]:
             with pytest.raises(ToolError, match=r"regular file|directory|link"):  # noqa: SIM117
-                with held(path, FileAccess()) as place:
+                with pin_file(path, FileAccess()) as place:
                     place.open()
 
 
@@ -200,12 +212,12 @@ def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (root / "note.txt").stat()
-    monkeypatch.setattr(paths.Place, "status", lambda place: before)
+    monkeypatch.setattr(paths.PinnedFile, "status", lambda place: before)
     (root / "note.txt").unlink()
     os.mkfifo(root / "note.txt")
     with (
         pytest.raises(ToolError, match="not a regular file"),
-        held(root / "note.txt", FileAccess()) as place,
+        pin_file(root / "note.txt", FileAccess()) as place,
     ):
         place.open()
 
@@ -222,7 +234,7 @@ def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
 )
 @pytest.mark.req("files.read.refused")
 def test_what_the_file_system_refuses_is_a_sentence(root: Path, number: int, sentence: str) -> None:
-    with pytest.raises(ToolError, match=sentence), held(root / "note.txt", FileAccess()):
+    with pytest.raises(ToolError, match=sentence), pin_file(root / "note.txt", FileAccess()):
         raise OSError(number, os.strerror(number))
 
 
@@ -236,14 +248,14 @@ def test_a_replacement_keeps_mode_and_owner_and_is_another_file(root: Path) -> N
     if os.geteuid() == 0:
         os.chown(path, 12345, 54321)
         path.chmod(0o4751)
-    with held(path, FileAccess()) as place:
+    with pin_file(path, FileAccess()) as place:
         before = place.status()
         identity = place.replace(b"new\n", before)
     after = path.stat()
     assert path.read_bytes() == b"new\n"
     assert stat.S_IMODE(after.st_mode) == 0o4751
     assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
-    assert Identity.of(after) == identity != Identity.of(before)
+    assert FileIdentity.from_stat(after) == identity != FileIdentity.from_stat(before)
 
 
 @pytest.mark.req("files.edit.atomic")
@@ -257,7 +269,7 @@ def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
     monkeypatch.setattr(os, step, fail)
     with (
         pytest.raises(ToolError, match="No space left"),
-        held(root / "note.txt", FileAccess()) as place,
+        pin_file(root / "note.txt", FileAccess()) as place,
     ):
         place.replace(b"new\n", place.status())
     assert (root / "note.txt").read_text() == "hello\n"
@@ -267,7 +279,7 @@ def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
 @pytest.mark.req("files.edit.stale")
 def test_a_file_somebody_else_writes_meanwhile_is_not_replaced(root: Path) -> None:
     path = root / "note.txt"
-    with held(path, FileAccess()) as place:
+    with pin_file(path, FileAccess()) as place:
         before = place.status()
         path.write_text("of somebody else\n")
         with pytest.raises(ToolError, match="changed just now; read it again"):
@@ -280,6 +292,6 @@ def test_a_file_somebody_else_writes_meanwhile_is_not_replaced(root: Path) -> No
 def test_a_name_as_long_as_names_can_be_can_be_replaced(root: Path) -> None:
     path = root / ("n" * 255)
     path.write_text("old\n")
-    with held(path, FileAccess()) as place:
+    with pin_file(path, FileAccess()) as place:
         place.replace(b"new\n", place.status())
     assert path.read_text() == "new\n"

@@ -8,7 +8,7 @@ import pytest
 
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from tests.daemon.served import served
+from tests.daemon.served import run_daemon
 from tests.model_server import model_server
 
 # What it shows is decided above the loop.
@@ -18,12 +18,12 @@ PLAIN = 'prompt = "You are crab."\n'
 NOTHING = "no sessions found"
 
 
-def scoped(scope: str) -> dict[str, str]:
+def build_agents(scope: str) -> dict[str, str]:
     text = f'{PLAIN}[hooks.sessions]\nscope = "{scope}"\n'
     return {"crab": text, "twin": PLAIN}
 
 
-async def found(
+async def search_with_tool(
     client: Client, query: str, sender: str | None = None, agent: str = "crab", **more: object
 ) -> str:
     """What the tool answers. The call itself is said too, so the words come in another's search."""
@@ -37,7 +37,7 @@ async def found(
     return text
 
 
-def whose(text: str) -> set[tuple[str, str]]:
+def list_owners(text: str) -> set[tuple[str, str]]:
     """Agent and sender of each hit."""
     lines = [line.split(" · ") for line in text.splitlines() if line.startswith("session: ")]
     return {(a.removeprefix("agent: "), s.removeprefix("sender: ")) for _, a, s in lines}
@@ -45,11 +45,11 @@ def whose(text: str) -> set[tuple[str, str]]:
 
 @pytest.mark.req("sessions.tool")
 async def test_what_was_just_said_is_found_with_what_was_said_around_it(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("twin", "!say good morning")
         await client.send("twin", "where do periwinkles live?\n!say on rocks")
         # Its own question has the word as well, and may be the better match.
-        both = await found(client, "periwinkles", limit=2)
+        both = await search_with_tool(client, "periwinkles", limit=2)
         (text,) = [hit for hit in both.split("---\n") if "agent: twin" in hit]
         (listed,) = [
             row for row in (await client.list_conversations()).conversations if row.agent == "twin"
@@ -65,16 +65,18 @@ async def test_what_was_just_said_is_found_with_what_was_said_around_it(tmp_path
         ]
         assert text.splitlines()[2].startswith("updated: 20")
         assert text.splitlines()[2].endswith(" · matched message #2")
-        assert await found(client, "xylophone nobody") != NOTHING, "its own question"
-        assert await found(client, "!!") == NOTHING
+        assert await search_with_tool(client, "xylophone nobody") != NOTHING, "its own question"
+        assert await search_with_tool(client, "!!") == NOTHING
 
 
 @pytest.mark.req("sessions.tool")
 async def test_as_much_around_a_match_as_is_asked_for(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for word in ("one", "two", "periwinkle", "four"):
             await client.send("twin", f"!say {word}")
-        text = await found(client, "periwinkle", context_before=1, context_after=0, agent="crab")
+        text = await search_with_tool(
+            client, "periwinkle", context_before=1, context_after=0, agent="crab"
+        )
         hit = next(part for part in text.split("\n---\n") if "agent: twin" in part)
         lines = [line for line in hit.splitlines() if line.startswith("- ")]
         assert len(lines) == 2
@@ -85,23 +87,28 @@ async def test_as_much_around_a_match_as_is_asked_for(tmp_path: Path) -> None:
 async def test_by_default_an_agent_finds_only_what_the_one_it_talks_to_has_said(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "the code word is periwinkle", sender="ann")
         await client.send("twin", "the code word is periwinkle", sender="ann")
-        assert whose(await found(client, "periwinkle", "ann")) == {("crab", "ann"), ("twin", "ann")}
+        assert list_owners(await search_with_tool(client, "periwinkle", "ann")) == {
+            ("crab", "ann"),
+            ("twin", "ann"),
+        }
         for other in ("bob", "tg:ann", "an"):
-            text = await found(client, "code word periwinkle", other)
-            assert whose(text) <= {("crab", other)}
+            text = await search_with_tool(client, "code word periwinkle", other)
+            assert list_owners(text) <= {("crab", other)}
             assert "the code word is" not in text
-        asked = await found(client, "code word periwinkle", "bob", agent="crab", limit=20)
-        assert ("crab", "ann") not in whose(asked)
+        asked = await search_with_tool(
+            client, "code word periwinkle", "bob", agent="crab", limit=20
+        )
+        assert ("crab", "ann") not in list_owners(asked)
 
 
 @pytest.mark.req("sessions.privacy")
 async def test_asking_for_another_sender_by_name_finds_nothing_of_theirs(tmp_path: Path) -> None:
     arguments = json.dumps({"query": "code word periwinkle", "sender": "ann", "agent": "crab"})
     script = f"!tool search_sessions {arguments}\n!then\n!say ok"
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "the code word is periwinkle", sender="ann")
         results = [
             event.output
@@ -124,15 +131,15 @@ async def test_the_agents_file_says_how_far_it_may_look(
     tmp_path: Path, scope: str, seen: set[tuple[str, str]]
 ) -> None:
     async with (
-        served(tmp_path, agents=scoped(scope), hooks={}) as daemon,
+        run_daemon(tmp_path, agents=build_agents(scope), hooks={}) as daemon,
         daemon.client() as client,
     ):
         for agent, sender in (("crab", "ann"), ("twin", "ann"), ("twin", "user")):
             await client.send(agent, "periwinkle", sender=sender)
-        found_by_user = whose(await found(client, "periwinkle", "user", limit=20))
+        found_by_user = list_owners(await search_with_tool(client, "periwinkle", "user", limit=20))
         assert found_by_user - {("crab", "user")} == seen  # beside its own question
         # Whatever the file says, others than the owner find their own conversations only.
-        assert whose(await found(client, "periwinkle", "ann", limit=20)) <= {
+        assert list_owners(await search_with_tool(client, "periwinkle", "ann", limit=20)) <= {
             ("crab", "ann"),
             ("twin", "ann"),
         }
@@ -142,7 +149,7 @@ async def test_the_agents_file_says_how_far_it_may_look(
 async def test_a_delegated_run_finds_what_its_caller_would(tmp_path: Path) -> None:
     inner = '!tool search_sessions {"query": "periwinkle", "limit": 20}\n!then\n!say ok'
     task = json.dumps({"tasks": [{"message": inner}]})
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "periwinkle of ann", sender="ann")
         await client.send("crab", "periwinkle of bob", sender="bob")
         await client.send("crab", f"!tool delegate {task}\n!then\n!say ok", sender="bob")
@@ -164,7 +171,7 @@ async def test_what_tools_answered_is_found_only_where_the_agents_file_says_so(
 ) -> None:
     text = f"{PLAIN}[hooks.sessions]\nindex_tool_results = {str(allowed).lower()}\n"
     async with (
-        served(tmp_path, agents={"crab": text}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": text}, hooks={}) as daemon,
         daemon.client() as client,
     ):
         (tmp_path / "secret").write_text("periwinkle42\n")
@@ -182,7 +189,7 @@ async def test_a_change_of_that_in_the_agents_file_holds_for_what_was_said_befor
     tmp_path: Path,
 ) -> None:
     async with (
-        served(tmp_path, agents={"crab": PLAIN}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": PLAIN}, hooks={}) as daemon,
         daemon.client() as client,
     ):
         (tmp_path / "secret").write_text("periwinkle42\n")
@@ -202,8 +209,8 @@ async def test_a_change_of_that_in_the_agents_file_holds_for_what_was_said_befor
 
 @pytest.mark.req("sessions.settings")
 async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(tmp_path: Path) -> None:
-    agents = {**scoped("world"), "crab": PLAIN, "odd": scoped("world")["crab"]}
-    async with served(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
+    agents = {**build_agents("world"), "crab": PLAIN, "odd": build_agents("world")["crab"]}
+    async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
         assert "hooks.sessions: " in problem
 
@@ -213,7 +220,7 @@ async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(tmp_path
 
 @pytest.mark.req("sessions.request")
 async def test_a_client_searches_everything_or_what_it_narrows_it_down_to(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for agent, sender in (("crab", "ann"), ("twin", "ann"), ("twin", "bob")):
             await client.send(agent, "where is the periwinkle?", sender=sender)
         hits = (await client.search_sessions("periwinkle")).hits
@@ -236,7 +243,7 @@ async def test_a_client_searches_everything_or_what_it_narrows_it_down_to(tmp_pa
 @pytest.mark.req("sessions.title")
 async def test_titles_and_summaries_are_found_too(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, summary="All about limpets. And more.", hooks={}) as daemon,
+        run_daemon(tmp_path, summary="All about limpets. And more.", hooks={}) as daemon,
         daemon.client() as client,
     ):
         await client.send("crab", '!tool set_title {"title": "Periwinkles"}\n!then\n!say ok')
@@ -251,7 +258,7 @@ async def test_titles_and_summaries_are_found_too(tmp_path: Path) -> None:
 
 @pytest.mark.req("sessions.deleted")
 async def test_a_deleted_conversation_is_not_found_any_more(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "periwinkle")
         (row,) = (await client.list_conversations()).conversations
         await client.delete_conversation(row.file_path)
@@ -261,9 +268,9 @@ async def test_a_deleted_conversation_is_not_found_any_more(tmp_path: Path) -> N
 @pytest.mark.req("sessions.restart")
 async def test_everything_is_found_again_after_a_restart(tmp_path: Path) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             await client.send("crab", "periwinkle")
-        async with served(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             async with asyncio.timeout(20):
                 (hit,) = (await client.search_sessions("periwinkle")).hits
             assert hit.agent == "crab"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.hooks import skill_files
-from crabtalk.hooks.skill_files import LARGEST, SkillFiles, parse_skill, read_skill
+from crabtalk.hooks.skill_files import MAX_FILE_BYTES, SkillFiles, parse_skill, read_skill
 from crabtalk.hooks.skill_head import SkillError
 
 PDF = """\
@@ -35,11 +35,11 @@ Run `scripts/fill.py`; the fields are in [FORMS](references/FORMS.md).
 """
 
 
-def head(text: str) -> bytes:
+def build_skill_text(text: str) -> bytes:
     return f"---\nname: x\ndescription: d\n{text}\n---\nbody".encode()
 
 
-def write(root: Path, path: str, text: str = "") -> Path:
+def write_skill(root: Path, path: str, text: str = "") -> Path:
     """A skill in a directory below a root, named as the directory unless the text says more."""
     directory = root / path
     directory.mkdir(parents=True)
@@ -50,7 +50,7 @@ def write(root: Path, path: str, text: str = "") -> Path:
     return directory
 
 
-def scanned(*roots: Path) -> SkillFiles:
+def scan_roots(*roots: Path) -> SkillFiles:
     files = SkillFiles([(root.name, root) for root in roots])
     files.scan()
     return files
@@ -58,7 +58,7 @@ def scanned(*roots: Path) -> SkillFiles:
 
 @pytest.mark.req("skill.format")
 def test_a_published_skill_is_read_whole(tmp_path: Path) -> None:
-    directory = write(tmp_path, "pdf-forms", PDF)
+    directory = write_skill(tmp_path, "pdf-forms", PDF)
     (directory / "scripts").mkdir()
     (directory / "scripts" / "fill.py").write_text("print()")
     skill, body = read_skill(directory, "local")
@@ -104,16 +104,16 @@ def test_names_that_do_not(name: str) -> None:
         (b"---\nname: x\ndescription:\n---\n", "description is missing"),
         (b"---\nname: x\ndescription: ''\n---\n", "description is missing"),
         (b"---\nname: x\ndescription: %s\n---\n" % (b"d" * 1025), "1024"),
-        (head("compatibility: " + "c" * 501), "500"),
-        (head("license: [MIT]"), "license must be text"),
-        (head("metadata: words"), "metadata must be a map"),
-        (head("allowed-tools:\n  a: b"), "allowed-tools must be a list"),
-        (head("allowed-tools: Bash(git"), "parenthesis"),
-        (head("metadata:\n  a: " + "a" * 20_000), "16384"),
-        (head("\n" * 600), "500 lines"),
-        (head("") + b"\xff", "UTF-8"),
-        (head("") + b"\0", "NUL"),
-        (head("") + b"x" * LARGEST, "more than 262144 bytes"),
+        (build_skill_text("compatibility: " + "c" * 501), "500"),
+        (build_skill_text("license: [MIT]"), "license must be text"),
+        (build_skill_text("metadata: words"), "metadata must be a map"),
+        (build_skill_text("allowed-tools:\n  a: b"), "allowed-tools must be a list"),
+        (build_skill_text("allowed-tools: Bash(git"), "parenthesis"),
+        (build_skill_text("metadata:\n  a: " + "a" * 20_000), "16384"),
+        (build_skill_text("\n" * 600), "500 lines"),
+        (build_skill_text("") + b"\xff", "UTF-8"),
+        (build_skill_text("") + b"\0", "NUL"),
+        (build_skill_text("") + b"x" * MAX_FILE_BYTES, "more than 262144 bytes"),
     ],
 )
 def test_what_is_wrong_is_said(data: bytes, word: str) -> None:
@@ -170,7 +170,7 @@ def test_how_lines_end_does_not_matter(start: str, end: str) -> None:
 def test_scalars(text: str, value: str) -> None:
     """Of one below a map, where nothing trims it."""
     inside = text.replace("\n", "\n  ") if "\n" in text else text
-    skill, _ = parse_skill(head(f"metadata:\n  k: {inside}"))
+    skill, _ = parse_skill(build_skill_text(f"metadata:\n  k: {inside}"))
     assert skill.metadata == {"k": value}
 
 
@@ -190,7 +190,7 @@ def test_scalars(text: str, value: str) -> None:
     ],
 )
 def test_lists(text: str, tools: tuple[str, ...]) -> None:
-    assert parse_skill(head(f"allowed-tools: {text}"))[0].allowed_tools == tools
+    assert parse_skill(build_skill_text(f"allowed-tools: {text}"))[0].allowed_tools == tools
 
 
 @pytest.mark.req("skill.format")
@@ -245,7 +245,7 @@ def test_lists(text: str, tools: tuple[str, ...]) -> None:
 )
 def test_more_of_yaml_is_an_error(text: str) -> None:
     with pytest.raises(SkillError):
-        parse_skill(head(text))
+        parse_skill(build_skill_text(text))
 
 
 @pytest.mark.req("skill.format")
@@ -263,7 +263,7 @@ PIECES = ["a", " ", "  ", "\n", "\n  ", "\n- ", ": ", "k:", "'", '"', "\\", "[",
 @given(st.lists(st.sampled_from([*PIECES, "-", "+", "2", "#", "\t", "{", "\r", "\x85", "\u2028"])))
 def test_heads_are_read_or_an_error(pieces: list[str]) -> None:
     try:
-        skill, body = parse_skill(head("k: " + "".join(pieces)))
+        skill, body = parse_skill(build_skill_text("k: " + "".join(pieces)))
     except SkillError:
         return
     assert (skill.name, skill.description, body[-4:]) == ("x", "d", "body")
@@ -274,34 +274,34 @@ def test_heads_are_read_or_an_error(pieces: list[str]) -> None:
 def test_quoted_text_comes_out_as_it_went_in(text: str) -> None:
     single = text.replace("'", "''")
     double = text.replace("\\", "\\\\").replace('"', '\\"')
-    skill, _ = parse_skill(head(f"metadata:\n  s: '{single}'\n  d: \"{double}\""))
+    skill, _ = parse_skill(build_skill_text(f"metadata:\n  s: '{single}'\n  d: \"{double}\""))
     assert skill.metadata == {"s": text, "d": text}
 
 
 @pytest.mark.req("skill.discovery")
 def test_skills_are_found_in_categories_but_not_in_hidden_directories(tmp_path: Path) -> None:
-    write(tmp_path, "one")
-    write(tmp_path, "web/two")
-    write(tmp_path, "web/deep/three")
-    write(tmp_path, ".git/four")
-    write(tmp_path, "web/.cache/five")
-    write(tmp_path, "one/assets/template")  # what a skill brings along is its own
+    write_skill(tmp_path, "one")
+    write_skill(tmp_path, "web/two")
+    write_skill(tmp_path, "web/deep/three")
+    write_skill(tmp_path, ".git/four")
+    write_skill(tmp_path, "web/.cache/five")
+    write_skill(tmp_path, "one/assets/template")  # what a skill brings along is its own
     (tmp_path / "web" / "README.md").write_text("no skill")
-    assert list(scanned(tmp_path).skills) == ["one", "two", "three"]
+    assert list(scan_roots(tmp_path).skills) == ["one", "two", "three"]
 
 
 @pytest.mark.req("skill.discovery")
 def test_a_root_may_be_a_skill_and_hold_others(tmp_path: Path) -> None:
-    root = write(tmp_path, "all")
-    write(root, "one")
-    assert list(scanned(root).skills) == ["all", "one"]
+    root = write_skill(tmp_path, "all")
+    write_skill(root, "one")
+    assert list(scan_roots(root).skills) == ["all", "one"]
 
 
 @pytest.mark.req("skill.discovery")
 def test_the_first_root_wins_and_the_other_is_told_of_once(tmp_path: Path) -> None:
-    first = write(tmp_path, "local/same")
-    second = write(tmp_path, "claude/same")
-    write(tmp_path, "claude/other")
+    first = write_skill(tmp_path, "local/same")
+    second = write_skill(tmp_path, "claude/same")
+    write_skill(tmp_path, "claude/other")
     roots = [("local", tmp_path / "local"), ("claude", tmp_path / "claude"), ("no", tmp_path / "n")]
     files = SkillFiles(roots)
     (warning,) = files.scan()
@@ -314,8 +314,8 @@ def test_the_first_root_wins_and_the_other_is_told_of_once(tmp_path: Path) -> No
 
 @pytest.mark.req("skill.discovery")
 def test_a_broken_skill_is_skipped_with_a_warning(tmp_path: Path) -> None:
-    write(tmp_path, "bad", "no head")
-    write(tmp_path, "good")
+    write_skill(tmp_path, "bad", "no head")
+    write_skill(tmp_path, "good")
     (tmp_path / "odd" / "SKILL.md").mkdir(parents=True)
     files = SkillFiles([("local", tmp_path)])
     warnings = files.scan()
@@ -325,7 +325,7 @@ def test_a_broken_skill_is_skipped_with_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.req("skill.discovery")
 def test_another_name_than_the_directory_has_is_a_warning(tmp_path: Path) -> None:
-    write(tmp_path, "Some Folder", "---\nname: tidy\ndescription: d\n---\n")
+    write_skill(tmp_path, "Some Folder", "---\nname: tidy\ndescription: d\n---\n")
     files = SkillFiles([("local", tmp_path)])
     (warning,) = files.scan()
     assert "should be named tidy" in warning
@@ -334,14 +334,14 @@ def test_another_name_than_the_directory_has_is_a_warning(tmp_path: Path) -> Non
 
 @pytest.mark.req("skill.discovery")
 def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
-    outside = write(tmp_path, "elsewhere/linked")
+    outside = write_skill(tmp_path, "elsewhere/linked")
     root = tmp_path / "root"
-    write(root, "category/one")
+    write_skill(root, "category/one")
     (root / "category" / "up").symlink_to(root)
     (root / "linked").symlink_to(outside)
     (root / "self").symlink_to(root / "self")
     (root / "gone").symlink_to(root / "nowhere")
-    files = scanned(root)
+    files = scan_roots(root)
     assert sorted(files.skills) == ["linked", "one"]
     assert files.warnings == ()
 
@@ -350,40 +350,40 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
 def test_a_pipe_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "SKILL.md")
-    (warning,) = scanned(tmp_path).warnings
+    (warning,) = scan_roots(tmp_path).warnings
     assert "not a file" in warning
 
 
 @pytest.mark.req("skill.bounds")
 def test_depth_is_bounded(tmp_path: Path) -> None:
-    write(tmp_path, "1/2/3/4/5/6/7/eighth")
-    write(tmp_path, "1/2/3/4/5/6/7/8/ninth")
-    assert list(scanned(tmp_path).skills) == ["eighth"]
+    write_skill(tmp_path, "1/2/3/4/5/6/7/eighth")
+    write_skill(tmp_path, "1/2/3/4/5/6/7/8/ninth")
+    assert list(scan_roots(tmp_path).skills) == ["eighth"]
 
 
 @pytest.mark.req("skill.bounds")
 def test_numbers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abcd":
-        write(tmp_path, name)
+        write_skill(tmp_path, name)
     monkeypatch.setattr(skill_files, "MOST_SKILLS", 3)
-    files = scanned(tmp_path)
+    files = scan_roots(tmp_path)
     assert list(files.skills) == ["a", "b", "c"]
     assert "more than 3 skills" in files.warnings[-1]
     monkeypatch.setattr(skill_files, "MOST_DIRECTORIES", 3)  # the root is one of them
-    files = scanned(tmp_path)
+    files = scan_roots(tmp_path)
     assert list(files.skills) == ["a", "b"]
     assert "too many directories" in files.warnings[-1]
 
 
 @pytest.mark.req("skill.fresh")
 def test_a_scan_sees_what_changed(tmp_path: Path) -> None:
-    directory = write(tmp_path, "one")
-    files = scanned(tmp_path)
+    directory = write_skill(tmp_path, "one")
+    files = scan_roots(tmp_path)
     before = files.skills["one"]
     files.scan()
     assert files.skills["one"] is before  # not read again
     (directory / "SKILL.md").write_text("---\nname: one\ndescription: another\n---\n")
-    write(tmp_path, "two")
+    write_skill(tmp_path, "two")
     files.scan()
     found = {name: skill.description for name, skill in files.skills.items()}
     assert found == {"one": "another", "two": "does two"}

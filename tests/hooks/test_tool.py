@@ -7,21 +7,21 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from crabtalk.hooks import Tool, ToolHook
+from crabtalk.hooks import AgentTool, ToolHook
 from crabtalk.runtime import ToolDispatch, ToolError
 
 
-class Shell(msgspec.Struct):
+class Seashell(msgspec.Struct):
     colour: Annotated[str, Meta(description="as seen")]
     kind: Literal["spiral", "flat"] = "flat"
 
 
-class Collect(Tool):
+class CollectShellsTool(AgentTool):
     """Collect shells
     from the beach."""
 
     name: ClassVar[str] = "collect"
-    shells: Annotated[list[Shell], Meta(min_length=1)]
+    shells: Annotated[list[Seashell], Meta(min_length=1)]
     limit: int | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -29,17 +29,17 @@ class Collect(Tool):
         return ", ".join(shell.colour for shell in self.shells[: self.limit])
 
 
-class Beach(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (Collect,)
+class BeachHook(ToolHook):
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (CollectShellsTool,)
 
 
-def call(arguments: str, name: str = "collect") -> ToolDispatch:
+def build_dispatch(arguments: str, name: str = "collect") -> ToolDispatch:
     return ToolDispatch(name, arguments, "c1", "crab", "user", None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.req("hooks.tool.schema")
 def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
-    (schema,) = Beach().schema()
+    (schema,) = BeachHook().schema()
     assert (schema.name, schema.description) == ("collect", "Collect shells from the beach.")
     assert schema.parameters == {
         "type": "object",
@@ -64,7 +64,7 @@ def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
 
 async def test_a_call_that_fits_is_carried_out() -> None:
     arguments = json.dumps({"shells": [{"colour": "red"}, {"colour": "blue"}], "limit": 1})
-    work = Beach().dispatch(call(arguments))
+    work = BeachHook().dispatch(build_dispatch(arguments))
     assert work is not None
     assert await work == "red"
 
@@ -74,11 +74,11 @@ async def test_a_call_that_fits_is_carried_out() -> None:
     "arguments", ["", "{}", "nonsense", "[]", '{"shells": []}', '{"shells": 1}']
 )
 async def test_a_call_that_does_not_fit_is_refused_with_the_reason(arguments: str) -> None:
-    work = Beach().dispatch(call(arguments))
+    work = BeachHook().dispatch(build_dispatch(arguments))
     assert work is not None
     with pytest.raises(ToolError, match=r"^invalid arguments: "):
         await work
 
 
 def test_a_tool_of_somebody_else_is_left_to_them() -> None:
-    assert Beach().dispatch(call("{}", "other")) is None
+    assert BeachHook().dispatch(build_dispatch("{}", "other")) is None

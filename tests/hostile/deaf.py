@@ -15,7 +15,7 @@ from typing import Any
 TOOLS = [{"name": "shout", "description": "Shouts.", "inputSchema": {"type": "object"}}]
 
 
-def answer(method: str) -> dict[str, Any]:
+def build_answer(method: str) -> dict[str, Any]:
     match method:
         case "initialize":
             return {
@@ -39,7 +39,7 @@ def main() -> None:
         method = message["method"]
         if method == "tools/list" and sys.argv[1] == "closed":
             os.close(0)
-        said = {"jsonrpc": "2.0", "id": message["id"], **answer(method)}
+        said = {"jsonrpc": "2.0", "id": message["id"], **build_answer(method)}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
         if method == "tools/list":

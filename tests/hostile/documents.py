@@ -5,7 +5,7 @@ import json
 import random
 from typing import Any
 
-ODD: tuple[Any, ...] = (
+ODD_VALUES: tuple[Any, ...] = (
     *(
         None,
         True,
@@ -49,7 +49,7 @@ ODD: tuple[Any, ...] = (
     ),
     *("2026-01-31T12:00:00Z", "0000-00-00T99:99:99Z", "9999-12-31T23:59:59Z", "-1", "NaN", "today"),
 )
-BYTES = (
+ODD_BYTES = (
     *(b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\n", b"\r", b"\xc3", b"\x1a", b"{", b"}", b'"', b"\\"),
     *(
         b"\n\n\n",
@@ -64,7 +64,7 @@ BYTES = (
 )
 
 
-def odd_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
+def corrupt_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
     """The same with one thing in it that should not be so."""
     if isinstance(value, dict) and value and rng.random() < 0.85 and depth < 8:
         key = rng.choice(list(value))
@@ -73,25 +73,29 @@ def odd_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
             case 0:
                 del changed[key]
             case 1:
-                changed[rng.choice(("", "kind", "id", "x" * 300, "\0"))] = rng.choice(ODD)
+                changed[rng.choice(("", "kind", "id", "x" * 300, "\0"))] = rng.choice(ODD_VALUES)
             case 2:
-                changed[key] = rng.choice(ODD)
+                changed[key] = rng.choice(ODD_VALUES)
             case _:
-                changed[key] = odd_value(rng, value[key], depth + 1)
+                changed[key] = corrupt_value(rng, value[key], depth + 1)
         return changed
     if isinstance(value, list) and value and rng.random() < 0.85 and depth < 8:
         at = rng.randrange(len(value))
-        return [*value[:at], odd_value(rng, value[at], depth + 1), *value[at + rng.randrange(2) :]]
-    return rng.choice(ODD)
+        return [
+            *value[:at],
+            corrupt_value(rng, value[at], depth + 1),
+            *value[at + rng.randrange(2) :],
+        ]
+    return rng.choice(ODD_VALUES)
 
 
-def odd_json(rng: random.Random, value: Any) -> bytes:
-    text = json.dumps(odd_value(rng, value), ensure_ascii=rng.random() < 0.5)
+def corrupt_json(rng: random.Random, value: Any) -> bytes:
+    text = json.dumps(corrupt_value(rng, value), ensure_ascii=rng.random() < 0.5)
     data = text.encode(errors="surrogatepass" if rng.random() < 0.2 else "replace")
-    return odd_bytes(rng, data) if rng.random() < 0.2 else data
+    return corrupt_bytes(rng, data) if rng.random() < 0.2 else data
 
 
-def odd_bytes(rng: random.Random, data: bytes) -> bytes:
+def corrupt_bytes(rng: random.Random, data: bytes) -> bytes:
     """Damaged without regard to what it is."""
     for _ in range(rng.randrange(1, 4)):
         at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
@@ -99,7 +103,7 @@ def odd_bytes(rng: random.Random, data: bytes) -> bytes:
             case 0:
                 data = data[:at]
             case 1:
-                data = data[:at] + rng.choice(BYTES) + data[at:]
+                data = data[:at] + rng.choice(ODD_BYTES) + data[at:]
             case 2:
                 data = data[:at] + data[min(at, other) :]
             case 3:
@@ -113,7 +117,7 @@ def odd_bytes(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
-def odd_lines(rng: random.Random, text: str) -> bytes:
+def corrupt_lines(rng: random.Random, text: str) -> bytes:
     """A text whose lines were moved about by somebody, with a word or two of their own."""
     lines = text.splitlines(keepends=True) or ["\n"]
     for _ in range(rng.randrange(1, 4)):
@@ -127,7 +131,7 @@ def odd_lines(rng: random.Random, text: str) -> bytes:
                 lines[at] = lines[at].replace("=", rng.choice(("==", ":", "= [", "= {", "=\0")))
             case 3:
                 head = lines[at].partition("=")[0]
-                odd = json.dumps(rng.choice(ODD), ensure_ascii=False)
+                odd = json.dumps(rng.choice(ODD_VALUES), ensure_ascii=False)
                 lines[at] = f"{head}= {odd}\n"
             case 4:
                 lines.insert(
@@ -136,4 +140,4 @@ def odd_lines(rng: random.Random, text: str) -> bytes:
             case 5:
                 rng.shuffle(lines)
     data = "".join(lines).encode(errors="surrogatepass")
-    return odd_bytes(rng, data) if rng.random() < 0.3 else data
+    return corrupt_bytes(rng, data) if rng.random() < 0.3 else data

@@ -13,20 +13,20 @@ from typing import Any, cast
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from crabtalk.protocol import ROUTES, Shape, wire
+from crabtalk.protocol import ROUTES, ReplyShape, wire
 
 VARINT, FIXED64, DELIMITED, START_GROUP, END_GROUP, FIXED32 = range(6)
 # Those that make the daemon work: a turn, a file. Each comes, but not as often as the others.
-DEAR = (
+COSTLY_REQUESTS = (
     *("send", "stream", "compact", "create_agent", "update_agent", "rename_agent", "delete_agent"),
     *("upsert_mcp", "delete_mcp", "reload", "publish_event", "subscribe_event", "set_title"),
     *("unsubscribe_event", "replace_memory", "set_active_model", "delete_conversation"),
     *("list_conversations", "search_sessions", "list_models", "list_skills"),
 )
-CHEAP = tuple(name for name in ROUTES if name not in DEAR)
-DEAR_SHARE = 0.06
+CHEAP_REQUESTS = tuple(name for name in ROUTES if name not in COSTLY_REQUESTS)
+COSTLY_SHARE = 0.06
 # Fields that most values make a refusal of.
-NARROWING = ("cwd", "guest", "tool_choice", "ask_id", "since", "until")
+RARELY_SET_FIELDS = ("cwd", "guest", "tool_choice", "ask_id", "since", "until")
 
 # What lies around a daemon's home in the tests, from where its files are.
 PATHS = (
@@ -113,21 +113,21 @@ TEXTS = (
 )
 
 
-class Maker:
+class HostileFrameMaker:
     """All frames of one seed, in an order that is always the same."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
 
-    def frame(self) -> bytes:
+    def make_frame(self) -> bytes:
         rng = self._rng
-        names = DEAR if rng.random() < DEAR_SHARE else CHEAP
-        data = self._request(rng.choice(names)).SerializeToString()
-        return self._damaged(data) if rng.random() < 0.5 else data
+        names = COSTLY_REQUESTS if rng.random() < COSTLY_SHARE else CHEAP_REQUESTS
+        data = self._make_request(rng.choice(names)).SerializeToString()
+        return self._damage(data) if rng.random() < 0.5 else data
 
     # ── Filled in ───────────────────────────────────────────────────────────────────────────
 
-    def _request(self, name: str) -> wire.ClientMessage:
+    def _make_request(self, name: str) -> wire.ClientMessage:
         message = wire.ClientMessage()
         field = wire.ClientMessage.DESCRIPTOR.fields_by_name[name]
         if field.type == FieldDescriptor.TYPE_BYTES:
@@ -141,27 +141,27 @@ class Maker:
     def _fill(self, message: Message) -> None:
         rng = self._rng
         for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
-            if rng.random() < (0.75 if field.name in NARROWING else 0.15):
+            if rng.random() < (0.75 if field.name in RARELY_SET_FIELDS else 0.15):
                 continue
             if field.is_repeated:
                 for _ in range(rng.choice((0, 1, 3, 20))):
-                    self._add(getattr(message, field.name), field)
+                    self._add_value(getattr(message, field.name), field)
             elif field.type == FieldDescriptor.TYPE_MESSAGE:
                 self._fill(getattr(message, field.name))
             else:
-                setattr(message, field.name, self._value(field))
+                setattr(message, field.name, self._make_value(field))
 
-    def _add(self, values: Any, field: FieldDescriptor) -> None:
+    def _add_value(self, values: Any, field: FieldDescriptor) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             self._fill(values.add())
         else:
-            values.append(self._value(field))
+            values.append(self._make_value(field))
 
-    def _value(self, field: FieldDescriptor) -> Any:
+    def _make_value(self, field: FieldDescriptor) -> Any:
         rng = self._rng
         match field.type:
             case FieldDescriptor.TYPE_STRING:
-                return self._text(field.name).encode(errors="replace").decode()
+                return self._make_text(field.name).encode(errors="replace").decode()
             case FieldDescriptor.TYPE_BOOL:
                 return rng.random() < 0.5
             case FieldDescriptor.TYPE_UINT32:
@@ -170,7 +170,7 @@ class Maker:
                 return rng.choice(LARGE)
         raise AssertionError(f"there is a {field.full_name} now: say here what is sent in it")
 
-    def _text(self, name: str) -> str:
+    def _make_text(self, name: str) -> str:
         rng = self._rng
         is_odd = rng.random() < 0.3
         if name == "config":
@@ -186,21 +186,21 @@ class Maker:
 
     # ── Damaged ─────────────────────────────────────────────────────────────────────────────
 
-    def _damaged(self, data: bytes) -> bytes:
+    def _damage(self, data: bytes) -> bytes:
         rng = self._rng
         if rng.random() < 0.4:
-            return self._cut(data)
-        fields = taken_apart(data)
+            return self._damage_bytes(data)
+        fields = split_fields(data)
         if not fields:
-            return data + self._field(rng.choice((0, 1, 30, 100, 101, 536_870_911)))
+            return data + self._make_field(rng.choice((0, 1, 30, 100, 101, 536_870_911)))
         number, kind, value = fields[0]
         if kind == DELIMITED and rng.random() < 0.8:  # within the request
-            inner = taken_apart(value) or []
-            value = b"".join(map(put, self._shuffled(inner)))
-            return put((number, kind, value)) + b"".join(map(put, fields[1:]))
-        return b"".join(map(put, self._shuffled(fields)))
+            inner = split_fields(value) or []
+            value = b"".join(map(encode_field, self._damage_fields(inner)))
+            return encode_field((number, kind, value)) + b"".join(map(encode_field, fields[1:]))
+        return b"".join(map(encode_field, self._damage_fields(fields)))
 
-    def _shuffled(self, fields: list["Field"]) -> list["Field"]:
+    def _damage_fields(self, fields: list["RawField"]) -> list["RawField"]:
         rng = self._rng
         fields = list(fields) or [(1, VARINT, b"\x01")]
         at = rng.randrange(len(fields))
@@ -226,7 +226,7 @@ class Maker:
                 del fields[at]
         return fields
 
-    def _cut(self, data: bytes) -> bytes:
+    def _damage_bytes(self, data: bytes) -> bytes:
         """Without regard to what is where."""
         rng = self._rng
         match rng.randrange(6):
@@ -240,20 +240,20 @@ class Maker:
             case 2:
                 return data + rng.randbytes(rng.randrange(1, 20))
             case 3:
-                return data + self._request(rng.choice(CHEAP)).SerializeToString()
+                return data + self._make_request(rng.choice(CHEAP_REQUESTS)).SerializeToString()
             case 4:
                 return b"\x0b" * rng.choice((1, 99, 101, 5000))  # groups within groups
         at = rng.randrange(len(data) + 1)
         return data[:at] + data[at // 2 :]
 
-    def _field(self, number: int) -> bytes:
-        return put((number, self._rng.randrange(6), self._rng.randbytes(4)))
+    def _make_field(self, number: int) -> bytes:
+        return encode_field((number, self._rng.randrange(6), self._rng.randbytes(4)))
 
 
-Field = tuple[int, int, bytes]  # number, type, and all that follows the tag but for a length
+RawField = tuple[int, int, bytes]  # number, type, and all that follows the tag but for a length
 
 
-def expected(data: bytes) -> Shape | None:
+def find_expected_shape(data: bytes) -> ReplyShape | None:
     """How it must be answered; None for what is to be refused with 400."""
     try:
         name = wire.ClientMessage.FromString(data).WhichOneof("msg")
@@ -262,18 +262,18 @@ def expected(data: bytes) -> Shape | None:
     return ROUTES[name].shape if name is not None else None
 
 
-def taken_apart(data: bytes) -> list[Field] | None:
+def split_fields(data: bytes) -> list[RawField] | None:
     """The fields of a message that is whole."""
-    fields: list[Field] = []
+    fields: list[RawField] = []
     at = 0
     while at < len(data):
-        tag, at = varint(data, at)
+        tag, at = read_varint(data, at)
         start, kind = at, tag & 7
         if kind == VARINT:
-            _, at = varint(data, at)
+            _, at = read_varint(data, at)
             value = data[start:at]
         elif kind == DELIMITED:
-            size, start = varint(data, at)
+            size, start = read_varint(data, at)
             at = start + size
             value = data[start:at]
         elif kind in (FIXED64, FIXED32):
@@ -287,7 +287,7 @@ def taken_apart(data: bytes) -> list[Field] | None:
     return fields
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while at < len(data):
         number |= (data[at] & 0x7F) << shift
@@ -298,13 +298,13 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     return number, len(data) + 1
 
 
-def put(field: Field) -> bytes:
+def encode_field(field: RawField) -> bytes:
     number, kind, value = field
-    length = encoded(len(value)) if kind == DELIMITED else b""
-    return encoded(number << 3 | kind) + length + value
+    length = encode_varint(len(value)) if kind == DELIMITED else b""
+    return encode_varint(number << 3 | kind) + length + value
 
 
-def encoded(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     out = bytearray()
     while True:
         low, number = number & 0x7F, number >> 7
@@ -313,5 +313,5 @@ def encoded(number: int) -> bytes:
             return bytes(out)
 
 
-def framed(data: bytes) -> bytes:
+def frame_bytes(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.hostile.documents import odd_bytes, odd_json, odd_value
+from tests.hostile.documents import corrupt_bytes, corrupt_json, corrupt_value
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = [
@@ -26,7 +26,7 @@ TOOLS = [
     },
     {"name": "bash", "description": "x" * 100_000, "inputSchema": {"type": "object"}},
 ]
-UNASKED: list[dict[str, Any]] = [
+UNREQUESTED_MESSAGES: list[dict[str, Any]] = [
     {"method": "notifications/tools/list_changed"},
     {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
     {"method": "notifications/message", "params": {"level": "error", "data": "\x1b[2J"}},
@@ -39,7 +39,7 @@ UNASKED: list[dict[str, Any]] = [
 ]
 
 
-class Nonsense:
+class NonsenseServer:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._calls = 0
@@ -54,25 +54,27 @@ class Nonsense:
 
     def answer(self, number: Any, method: str) -> None:
         rng = self._rng
-        good = {"jsonrpc": "2.0", "id": number, "result": self.result(method)}
+        good = {"jsonrpc": "2.0", "id": number, "result": self.make_result(method)}
         if self._is_patient and method != "tools/call":
             self.write(json.dumps(good).encode())
             return
         for _ in range(rng.randrange(3)):
-            self.write(odd_json(rng, {"jsonrpc": "2.0", **rng.choice(UNASKED)}))
+            self.write(corrupt_json(rng, {"jsonrpc": "2.0", **rng.choice(UNREQUESTED_MESSAGES)}))
         self._calls += method == "tools/call"
         if self._calls == 3:
             for _ in range(1000):
-                self.write(json.dumps({"jsonrpc": "2.0", **rng.choice(UNASKED)}).encode())
+                self.write(
+                    json.dumps({"jsonrpc": "2.0", **rng.choice(UNREQUESTED_MESSAGES)}).encode()
+                )
             raise SystemExit(3)
         if rng.random() < 0.3:
-            self.write(odd_bytes(rng, json.dumps(good).encode()))
+            self.write(corrupt_bytes(rng, json.dumps(good).encode()))
         elif rng.random() < 0.9:
-            self.write(json.dumps({**good, "result": odd_value(rng, good["result"])}).encode())
+            self.write(json.dumps({**good, "result": corrupt_value(rng, good["result"])}).encode())
         else:
-            self.write(odd_json(rng, good))
+            self.write(corrupt_json(rng, good))
 
-    def result(self, method: str) -> dict[str, Any]:
+    def make_result(self, method: str) -> dict[str, Any]:
         match method:
             case "initialize":
                 return {
@@ -98,4 +100,4 @@ class Nonsense:
 
 
 if __name__ == "__main__":
-    Nonsense(int(sys.argv[1])).serve()
+    NonsenseServer(int(sys.argv[1])).serve()

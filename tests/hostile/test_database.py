@@ -15,14 +15,14 @@ import pytest
 from crabtalk.client import ServerError
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
-from crabtalk.storage.postgres.pair import key_of
+from crabtalk.storage.postgres.pair import make_pair_key
 from tests.daemon import served as serving
-from tests.daemon.served import served, until
-from tests.fleet.several import several
-from tests.hostile.documents import odd_json, odd_lines
-from tests.hostile.test_homes import AGENT, Asking, records
+from tests.daemon.served import run_daemon, wait_for_event
+from tests.fleet.several import run_daemons
+from tests.hostile.documents import corrupt_json, corrupt_lines
+from tests.hostile.test_homes import AGENT, RequestSurvey, make_records
 from tests.model_server import model_server
-from tests.postgres import perform
+from tests.postgres import execute_sql
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +67,13 @@ TEXTS = (
 )
 
 
-def scribble(url: str, seed: int, count: int) -> list[Pair]:
+def insert_odd_rows(url: str, seed: int, count: int) -> list[Pair]:
     """So many conversations of somebody else, with one of our own as their pattern; and agents."""
     rng = random.Random(seed)
     pairs = [Pair("crab", f"s{number}") for number in range(count)]
     conversations = [
         {
-            "key": key_of(pair),
+            "key": make_pair_key(pair),
             "sender": pair.sender,
             **{key: rng.choice(TEXTS) for key in ("created_at", "updated_at", "title")},
             "message_count": rng.choice(COUNTS),
@@ -87,12 +87,16 @@ def scribble(url: str, seed: int, count: int) -> list[Pair]:
             "seq": seq,
             "message_id": rng.choice((None, seq, *NUMBERS)),
             "kind": rng.choice(("message", "event", "marker", "meta", "", "x")),
-            "body": text(odd_json(rng, json.loads(line)) if rng.random() < 0.4 else line[:-1]),
+            "body": decode_column(
+                corrupt_json(rng, json.loads(line)) if rng.random() < 0.4 else line[:-1]
+            ),
         }
         for pair in pairs
-        for seq, line in enumerate(records(pair), 1)
+        for seq, line in enumerate(make_records(pair), 1)
     ]
-    agents = [{"name": f"odd{n}", "body": text(odd_lines(rng, AGENT))} for n in range(count)]
+    agents = [
+        {"name": f"odd{n}", "body": decode_column(corrupt_lines(rng, AGENT))} for n in range(count)
+    ]
     agents += [{"name": n, "body": 'prompt = "p"'} for n in ("..", "a/b", "", "x" * 300, "a\nb")]
     targets = (("", ""), ("x", "nobody"), ("y" * 2000, "../x"), ("z", "crab"))
     subscriptions = [{"source": source, "target_agent": target} for source, target in targets]
@@ -100,11 +104,11 @@ def scribble(url: str, seed: int, count: int) -> list[Pair]:
         *((CONVERSATIONS, conversations), (ENTRIES, entries)),
         *((AGENTS, agents), (SUBSCRIPTIONS, subscriptions)),
     ):
-        perform(url, statement, values=(json.dumps(rows),))
+        execute_sql(url, statement, values=(json.dumps(rows),))
     return pairs
 
 
-def text(data: bytes) -> str:
+def decode_column(data: bytes) -> str:
     """As a column can hold it."""
     return data.replace(b"\0", b"").decode(errors="replace")
 
@@ -115,19 +119,19 @@ async def test_rows_of_somebody_else_are_read_as_far_as_they_can_be(
 ) -> None:
     monkeypatch.setattr(serving, "DATABASE", postgres_url)
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "hello")
-            pairs = await asyncio.to_thread(scribble, postgres_url, 3, 40)
-            await Asking(client).everything(pairs)
-        async with served(tmp_path, model) as daemon, daemon.client() as client:
-            asking = Asking(client)
-            await asking.everything(pairs)
+            pairs = await asyncio.to_thread(insert_odd_rows, postgres_url, 3, 40)
+            await RequestSurvey(client).ask_everything(pairs)
+        async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+            asking = RequestSurvey(client)
+            await asking.ask_everything(pairs)
             assert (await client.send("crab", "!say so")).content == "so"
     log.info("%s", asking.answers)
     assert asking.answers["history"] > 20
 
 
-def letters(rng: random.Random) -> list[tuple[str, bytes]]:
+def make_odd_letters(rng: random.Random) -> list[tuple[str, bytes]]:
     """What no daemon of ours would write."""
     number = uuid4().hex
     kinds = (
@@ -162,13 +166,13 @@ def letters(rng: random.Random) -> list[tuple[str, bytes]]:
     return [(kind, body) for kind in kinds for body in bodies]
 
 
-def post(url: str, recipient: UUID, written: list[tuple[str, bytes]]) -> None:
+def insert_letters(url: str, recipient: UUID, written: list[tuple[str, bytes]]) -> None:
     kinds, bodies = zip(*written, strict=True)
-    perform(url, LETTERS, values=(recipient, uuid4(), list(kinds), list(bodies)))
+    execute_sql(url, LETTERS, values=(recipient, uuid4(), list(kinds), list(bodies)))
 
 
-def member(url: str, number: int) -> UUID:
-    rows = perform(url, "SELECT id FROM daemons ORDER BY started_at")
+def find_daemon_id(url: str, number: int) -> UUID:
+    rows = execute_sql(url, "SELECT id FROM daemons ORDER BY started_at")
     found: UUID = rows[number]["id"]
     return found
 
@@ -176,21 +180,21 @@ def member(url: str, number: int) -> UUID:
 @pytest.mark.timeout(120)
 async def test_letters_that_are_none_harm_nobody(tmp_path: Path, postgres_url: str) -> None:
     rng = random.Random(9)
-    async with several(tmp_path, postgres_url, 2) as (one, two):
-        there = await asyncio.to_thread(member, postgres_url, 0)
-        await asyncio.to_thread(post, postgres_url, there, letters(rng))
+    async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
+        there = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
+        await asyncio.to_thread(insert_letters, postgres_url, there, make_odd_letters(rng))
         notices = ["", "mail", "mail x", "turn", "turn \x01", "revision", "revision x", "x" * 7000]
-        channel = one.daemon.storage.mail._channel  # type: ignore[attr-defined]
+        channel = one.daemon.storage.mailbox._channel  # type: ignore[attr-defined]
         notify = "SELECT pg_notify($1, unnest($2::text[]))"
-        await asyncio.to_thread(perform, postgres_url, notify, values=(channel, notices))
+        await asyncio.to_thread(execute_sql, postgres_url, notify, values=(channel, notices))
         count = "SELECT count(*) FROM mail"
-        while (await asyncio.to_thread(perform, postgres_url, count))[0]["count"]:
+        while (await asyncio.to_thread(execute_sql, postgres_url, count))[0]["count"]:
             await asyncio.sleep(0.05)
         async with one.client() as mine, two.client() as theirs:
             running = mine.stream("crab", "!say so\n!wait")
-            await until(running, wire.StreamChunk)
+            await wait_for_event(running, wire.StreamChunk)
             await theirs.kill("crab")  # which is a letter to the first, and is answered
-            await until(running, wire.StreamEnd)
+            await wait_for_event(running, wire.StreamEnd)
             assert (await mine.send("twin", "!say so")).content == "so"
 
 
@@ -198,24 +202,28 @@ async def test_letters_that_are_none_harm_nobody(tmp_path: Path, postgres_url: s
 async def test_a_letter_that_cannot_be_read_takes_no_other_along(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with several(tmp_path, postgres_url, 2) as (one, _):
-        there = await asyncio.to_thread(member, postgres_url, 0)
-        mail = one.daemon.storage.mail  # type: ignore[attr-defined]
+    async with run_daemons(tmp_path, postgres_url, 2) as (one, _):
+        there = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
+        mail = one.daemon.storage.mailbox  # type: ignore[attr-defined]
         heard: list[bytes] = []
-        mail.take("test", lambda _sender, body: heard.append(body))
-        await asyncio.to_thread(post, postgres_url, there, [("ask x", b""), ("test", b"good")])
+        mail.on_message("test", lambda _sender, body: heard.append(body))
+        await asyncio.to_thread(
+            insert_letters, postgres_url, there, [("ask x", b""), ("test", b"good")]
+        )
         async with asyncio.timeout(3):
             while not heard:
                 await asyncio.sleep(0.01)
 
 
-async def answer_as(url: str, somebody: UUID, word: str, body: bytes) -> None:
+async def answer_letters_as(url: str, somebody: UUID, word: str, body: bytes) -> None:
     """What comes for `somebody` is answered like that, whatever it is."""
     while True:
         take = "DELETE FROM mail WHERE recipient = $1 RETURNING sender, kind"
-        for row in await asyncio.to_thread(perform, url, take, values=(somebody,)):
+        for row in await asyncio.to_thread(execute_sql, url, take, values=(somebody,)):
             number = row["kind"].split(" ")[1]
-            await asyncio.to_thread(post, url, row["sender"], [(f"{word} {number}", body)])
+            await asyncio.to_thread(
+                insert_letters, url, row["sender"], [(f"{word} {number}", body)]
+            )
         await asyncio.sleep(0.2)
 
 
@@ -240,11 +248,11 @@ async def test_a_daemon_that_answers_nonsense_is_a_clear_error(
     tmp_path: Path, postgres_url: str, word: str, body: bytes
 ) -> None:
     somebody = uuid4()
-    async with several(tmp_path, postgres_url, 1) as (one,), one.client() as client:
+    async with run_daemons(tmp_path, postgres_url, 1) as (one,), one.client() as client:
         await client.send("crab", "hello")
         for statement in (IMPOSTOR, TURN):
-            await asyncio.to_thread(perform, postgres_url, statement, values=(somebody,))
-        answering = asyncio.ensure_future(answer_as(postgres_url, somebody, word, body))
+            await asyncio.to_thread(execute_sql, postgres_url, statement, values=(somebody,))
+        answering = asyncio.ensure_future(answer_letters_as(postgres_url, somebody, word, body))
         try:
             requests: list[Awaitable[Any]] = [
                 client.kill("crab"),
@@ -252,13 +260,13 @@ async def test_a_daemon_that_answers_nonsense_is_a_clear_error(
                 client.reply_to_ask("crab", "x"),
                 client.set_title("crab", "t"),
             ]
-            codes = [await code_of(request) for request in requests]
+            codes = [await get_error_code(request) for request in requests]
         finally:
             answering.cancel()
         assert codes == [503] * 4
 
 
-async def code_of(request: Awaitable[Any]) -> int:
+async def get_error_code(request: Awaitable[Any]) -> int:
     with pytest.raises(ServerError) as caught:
         await request
     assert "internal error (" not in caught.value.message
@@ -270,10 +278,10 @@ async def test_a_count_that_is_none_hides_no_other_conversation(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "DATABASE", postgres_url)
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for sender in ("one", "two"):
             await client.send("crab", "hello", sender=sender)
         spoil = "UPDATE conversations SET message_count = -1 WHERE sender = 'one'"
-        await asyncio.to_thread(perform, postgres_url, spoil)
+        await asyncio.to_thread(execute_sql, postgres_url, spoil)
         listed = await client.list_conversations()
         assert "two" in [one.sender for one in listed.conversations]

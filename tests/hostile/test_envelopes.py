@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.web.tests.gateway.phone import endings, texts
-from apps.web.tests.gateway.world import world
+from apps.web.tests.gateway.phone import list_texts, list_turn_statuses
+from apps.web.tests.gateway.world import open_world
 from crabtalk_web.stream import decode_body
-from tests.hostile.documents import odd_bytes, odd_json, odd_value
+from tests.hostile.documents import corrupt_bytes, corrupt_json, corrupt_value
 
 ENVELOPE = {"id": "x" * 24, "time": 1, "role": "user", "ev": {"t": "text", "text": "hello"}}
 BODIES: tuple[dict[str, Any], ...] = (
@@ -38,7 +38,7 @@ def test_any_body_is_read_or_passed_over() -> None:
     rng = random.Random(20261116)
     read = 0
     for number in range(20_000):
-        data = odd_json(rng, rng.choice(BODIES))
+        data = corrupt_json(rng, rng.choice(BODIES))
         try:
             read += decode_body(data) is not None
         except Exception as error:
@@ -49,7 +49,7 @@ def test_any_body_is_read_or_passed_over() -> None:
 def test_a_body_cut_or_spoilt_anywhere_is_too() -> None:
     rng = random.Random(7)
     for number in range(5000):
-        data = odd_bytes(rng, json.dumps(rng.choice(BODIES)).encode())
+        data = corrupt_bytes(rng, json.dumps(rng.choice(BODIES)).encode())
         try:
             decode_body(data)
         except Exception as error:
@@ -59,19 +59,21 @@ def test_a_body_cut_or_spoilt_anywhere_is_too() -> None:
 @pytest.mark.one_loop
 async def test_a_device_that_talks_nonsense_silences_nobody(tmp_path: Path) -> None:
     rng = random.Random(3)
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         for number in range(60):
-            body = odd_value(rng, rng.choice(BODIES))
-            await w.phone.post(session, sealable(body), f"odd-{number}")
-        await w.phone.say(session, "!say still here")
-        envelopes = await w.phone.until(session, lambda found: "still here" in texts(found))
-        assert set(endings(envelopes)) <= {"completed", "failed", "cancelled"}
+            body = corrupt_value(rng, rng.choice(BODIES))
+            await w.phone.send_body(session, make_sealable(body), f"odd-{number}")
+        await w.phone.send_text(session, "!say still here")
+        envelopes = await w.phone.wait_for_envelopes(
+            session, lambda found: "still here" in list_texts(found)
+        )
+        assert set(list_turn_statuses(envelopes)) <= {"completed", "failed", "cancelled"}
     outside = {path.name for path in tmp_path.parent.iterdir()} - {tmp_path.name}
     assert not any(name in outside for name in ("x", "y")), "no name of a file leads anywhere"
 
 
-def sealable(body: Any) -> Any:
+def make_sealable(body: Any) -> Any:
     """As any device can write it: what JSON has no form for is not for it to send."""
     return msgspec.json.decode(
         json.dumps(body).encode().decode("ascii").replace("\\ud800", "?").encode()

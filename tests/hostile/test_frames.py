@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.protocol import ROUTES, Shape, wire
-from tests.hostile.frames import Maker, expected, framed
-from tests.hostile.target import Target, grown, target
+from crabtalk.protocol import ROUTES, ReplyShape, wire
+from tests.hostile.frames import HostileFrameMaker, find_expected_shape, frame_bytes
+from tests.hostile.target import AttackedDaemon, attack_target, measure_growth
 from tests.scripted import RawPeer
 
 pytestmark = pytest.mark.one_loop
@@ -30,33 +30,33 @@ ATTACKERS = 4
 BATCH = 100
 CODES = {400, 404, 410, 413, 500, 501, 503}
 # Of a failure that nobody foresaw.
-SURPRISE = "internal error ("
+INTERNAL_ERROR = "internal error ("
 
-Frame = tuple[int, bytes, Shape | None]  # its number, and what must come of it
+NumberedFrame = tuple[int, bytes, ReplyShape | None]  # its number, and what must come of it
 
 
-def frames(seed: int, count: int) -> Iterator[Frame]:
-    maker = Maker(seed)
+def generate_frames(seed: int, count: int) -> Iterator[NumberedFrame]:
+    maker = HostileFrameMaker(seed)
     for number in range(count):
-        data = maker.frame()
-        yield number, data, expected(data)
+        data = maker.make_frame()
+        yield number, data, find_expected_shape(data)
 
 
-def is_long(frame: Frame) -> bool:
+def runs_beside(frame: NumberedFrame) -> bool:
     if frame[2] is None:
         return False
     name = wire.ClientMessage.FromString(frame[1]).WhichOneof("msg")
-    return name is not None and ROUTES[name].runs_beside
+    return name is not None and ROUTES[name].is_concurrent
 
 
-class Attack:
+class FrameAttack:
     """What was sent, and what was answered. A failure has the seed and the bytes in it."""
 
-    def __init__(self, fired_at: Target, seed: int, count: int) -> None:
+    def __init__(self, fired_at: AttackedDaemon, seed: int, count: int) -> None:
         self.answers: Counter[str] = Counter()
         self._fired_at = fired_at
         self._seed = seed
-        self._frames = frames(seed, count)
+        self._frames = generate_frames(seed, count)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -67,74 +67,78 @@ class Attack:
         peer = await self._fired_at.peer()
         try:
             while batch := list(islice(self._frames, BATCH)):
-                asked = [frame for frame in batch if frame[2] is not Shape.FEED]
+                asked = [frame for frame in batch if frame[2] is not ReplyShape.FEED]
                 # Short ones are answered in order. Long ones run beside them, so each is waited
                 # for.
-                short = [frame for frame in asked if not is_long(frame)]
-                peer.writer.write(b"".join(framed(data) for _, data, _ in short))
+                short = [frame for frame in asked if not runs_beside(frame)]
+                peer.writer.write(b"".join(frame_bytes(data) for _, data, _ in short))
                 for frame in short:
-                    await self._answered(peer, frame)
-                for frame in (frame for frame in asked if is_long(frame)):
-                    peer.writer.write(framed(frame[1]))
-                    await self._answered(peer, frame)
-                for frame in (frame for frame in batch if frame[2] is Shape.FEED):
-                    await self._subscribed(frame)
+                    await self._expect_answer(peer, frame)
+                for frame in (frame for frame in asked if runs_beside(frame)):
+                    peer.writer.write(frame_bytes(frame[1]))
+                    await self._expect_answer(peer, frame)
+                for frame in (frame for frame in batch if frame[2] is ReplyShape.FEED):
+                    await self._subscribe(frame)
         finally:
             peer.transport.abort()
 
-    async def _answered(self, peer: RawPeer, frame: Frame) -> None:
+    async def _expect_answer(self, peer: RawPeer, frame: NumberedFrame) -> None:
         _, _, shape = frame
         while True:
             async with asyncio.timeout(30):
                 answer = await peer.read()
-            assert answer is not None, f"the connection was closed after {self._told(frame)}"
+            assert answer is not None, (
+                f"the connection was closed after {self._describe_frame(frame)}"
+            )
             what = answer.WhichOneof("msg")
-            assert what is not None, self._told(frame)
+            assert what is not None, self._describe_frame(frame)
             if what == "error":
-                self._refused(answer.error, frame)
-            elif shape is Shape.STREAM and answer.stream.WhichOneof("event") != "end":
+                self._check_refusal(answer.error, frame)
+            elif shape is ReplyShape.STREAM and answer.stream.WhichOneof("event") != "end":
                 continue
             else:
-                assert shape is not None, f"{answer} to {self._told(frame)}"
+                assert shape is not None, f"{answer} to {self._describe_frame(frame)}"
                 self.answers[what] += 1
             return
 
-    def _refused(self, error: wire.ErrorMsg, frame: Frame) -> None:
-        told = f"{error.code} {error.message!r} to {self._told(frame)}"
+    def _check_refusal(self, error: wire.ErrorMsg, frame: NumberedFrame) -> None:
+        told = f"{error.code} {error.message!r} to {self._describe_frame(frame)}"
         assert error.code in CODES, told
         assert frame[2] is not None or error.code == 400, told
         assert error.message.strip(), told
         assert len(error.message) < 1000, told
-        assert SURPRISE not in error.message, told
+        assert INTERNAL_ERROR not in error.message, told
         self.answers[str(error.code)] += 1
 
-    async def _subscribed(self, frame: Frame) -> None:
+    async def _subscribe(self, frame: NumberedFrame) -> None:
         """What never ends is left after it has begun."""
         peer = await self._fired_at.peer()
-        peer.writer.write(framed(frame[1]))
+        peer.writer.write(frame_bytes(frame[1]))
         await peer.writer.drain()
         await peer.close()
         self.answers["feed"] += 1
 
-    def _told(self, frame: Frame) -> str:
+    def _describe_frame(self, frame: NumberedFrame) -> str:
         return f"frame {frame[0]} of seed {self._seed}: {frame[1].hex()}"
 
 
-async def under_fire(tmp_path: Path, seed: int, count: int) -> None:
-    async with target(tmp_path) as fired_at:
+async def attack_daemon(tmp_path: Path, seed: int, count: int) -> None:
+    async with attack_target(tmp_path) as fired_at:
         # So that all it needs is loaded, and most that it may keep is there.
-        await Attack(fired_at, seed ^ 1, max(2000, count // 10)).run()
-        before = len(fired_at.held)
-        async with fired_at.beside() as watch:
-            attack = Attack(fired_at, seed, count)
+        await FrameAttack(fired_at, seed ^ 1, max(2000, count // 10)).run()
+        before = len(fired_at.memory_samples)
+        async with fired_at.ping_beside() as watch:
+            attack = FrameAttack(fired_at, seed, count)
             await attack.run()
-        size, objects = map(grown, zip(*fired_at.held[before:], strict=True))
-        sizes = f"{size >> 10} KiB and {objects} objects more, {fired_at.peak >> 20} MiB at most"
+        size, objects = map(measure_growth, zip(*fired_at.memory_samples[before:], strict=True))
+        sizes = (
+            f"{size >> 10} KiB and {objects} objects more, {fired_at.peak_bytes >> 20} MiB at most"
+        )
         log.info("%d frames, %s, %s, %s", count, watch, sizes, attack.answers)
         assert sum(attack.answers.values()) == count
         assert len(attack.answers) > 20, "they reached all there is to ask"
         assert (size < GROWTH[0], objects < GROWTH[1]) == (True, True), f"seed {seed}: {sizes}"
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
         watch.check()
         async with fired_at.client() as client:  # of the agents there were, all may be changed
             await client.create_agent("afterwards", "p")
@@ -144,7 +148,7 @@ async def under_fire(tmp_path: Path, seed: int, count: int) -> None:
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.clock
 async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Path) -> None:
-    await under_fire(tmp_path, SEED, 8_000)
+    await attack_daemon(tmp_path, SEED, 8_000)
 
 
 @pytest.mark.slow
@@ -152,4 +156,4 @@ async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Pa
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.clock
 async def test_a_million_of_them_do_not_either(tmp_path: Path, seed: int) -> None:
-    await under_fire(tmp_path, seed, 520_000)
+    await attack_daemon(tmp_path, seed, 520_000)

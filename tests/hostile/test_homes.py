@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from crabtalk.client import Client, ServerError
-from crabtalk.memory.crmem import encode as encode_memory
+from crabtalk.memory.crmem import encode_memory as encode_memory
 from crabtalk.model import Message, ToolCall
-from crabtalk.storage import Pair, log_name
+from crabtalk.storage import Pair, make_log_name
 from crabtalk.storage.records import (
     EventRecord,
     MarkerRecord,
     MessageRecord,
     MetaRecord,
     Record,
-    encode,
+    encode_records,
 )
-from tests.daemon.served import refused, served
-from tests.hostile.documents import odd_bytes, odd_json, odd_lines
-from tests.hostile.target import AGENTS, Target, prepare
+from tests.daemon.served import expect_error_code, run_daemon
+from tests.hostile.documents import corrupt_bytes, corrupt_json, corrupt_lines
+from tests.hostile.target import AGENTS, AttackedDaemon, prepare_home
 from tests.memory.samples import ENTRIES
 from tests.model_server import model_server
 
@@ -77,7 +77,7 @@ target_agent = "owl"
 """
 
 
-def records(pair: Pair) -> list[bytes]:
+def make_records(pair: Pair) -> list[bytes]:
     """A conversation in which everything happened."""
     call = ToolCall("call_1", "bash", '{"command": "ls"}')
     said: list[Record] = [
@@ -91,46 +91,48 @@ def records(pair: Pair) -> list[bytes]:
         MessageRecord(4, AT, Message("assistant", "it is low", agent="owl")),
         MetaRecord(message_count=5, updated_at=AT, approved=("bash",)),
     ]
-    return [encode([record]) for record in said]
+    return [encode_records([record]) for record in said]
 
 
-def odd_log(rng: random.Random, pair: Pair) -> bytes:
-    lines = records(pair)
+def corrupt_log(rng: random.Random, pair: Pair) -> bytes:
+    lines = make_records(pair)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(lines))
         match rng.randrange(5):
             case 0:
-                lines[at] = odd_bytes(rng, lines[at])
+                lines[at] = corrupt_bytes(rng, lines[at])
             case 1:
                 lines.insert(at, lines[rng.randrange(len(lines))])
             case _:
-                lines[at] = odd_json(rng, json.loads(records(pair)[at % 9])) + b"\n"
+                lines[at] = corrupt_json(rng, json.loads(make_records(pair)[at % 9])) + b"\n"
     return b"".join(lines)
 
 
-def furnish(home: Path, seed: int, count: int) -> list[Pair]:
+def fill_home(home: Path, seed: int, count: int) -> list[Pair]:
     """So many of each kind of file."""
     rng = random.Random(seed)
     for folder in ("sessions", "memory", "skills", "events"):
         (home / folder).mkdir()
     pairs = [Pair(rng.choice(AGENTS), f"s{number}") for number in range(count)]
     for number, pair in enumerate(pairs):
-        name = log_name(pair) if number % 4 else f"somebody-{number}"
-        (home / "sessions" / f"{name}.jsonl").write_bytes(odd_log(rng, pair))
+        name = make_log_name(pair) if number % 4 else f"somebody-{number}"
+        (home / "sessions" / f"{name}.jsonl").write_bytes(corrupt_log(rng, pair))
     for number in range(count // 4):
-        (home / "agents" / f"odd{number}.toml").write_bytes(odd_lines(rng, AGENT))
+        (home / "agents" / f"odd{number}.toml").write_bytes(corrupt_lines(rng, AGENT))
         (home / "skills" / f"s{number}").mkdir()
         skill = SKILL.replace("name: tides", f"name: s{number}")
-        (home / "skills" / f"s{number}" / "SKILL.md").write_bytes(odd_lines(rng, skill))
+        (home / "skills" / f"s{number}" / "SKILL.md").write_bytes(corrupt_lines(rng, skill))
     for agent in AGENTS:
-        (home / "memory" / f"{agent}.crmem").write_bytes(odd_bytes(rng, encode_memory(ENTRIES, 9)))
+        (home / "memory" / f"{agent}.crmem").write_bytes(
+            corrupt_bytes(rng, encode_memory(ENTRIES, 9))
+        )
         (home / "memory" / f"{agent}.crmem.journal").write_bytes(rng.randbytes(300))
-    (home / "events" / "subscriptions.toml").write_bytes(odd_lines(rng, SUBSCRIPTIONS))
-    strange(home)
+    (home / "events" / "subscriptions.toml").write_bytes(corrupt_lines(rng, SUBSCRIPTIONS))
+    add_odd_files(home)
     return pairs
 
 
-def strange(home: Path) -> None:
+def add_odd_files(home: Path) -> None:
     """What is no file where one should be, and names that nobody gives."""
     (home / "sessions" / "folder.jsonl").mkdir()
     (home / "sessions" / "-.jsonl").write_bytes(b"")
@@ -144,14 +146,14 @@ def strange(home: Path) -> None:
     (home / "skills" / "circle").symlink_to(home / "skills")
 
 
-class Asking:
+class RequestSurvey:
     """All there is to ask. What is refused is refused in a sentence."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self.answers: Counter[str] = Counter()
 
-    async def about(self, told: str, request: Awaitable[Any]) -> Any:
+    async def ask(self, told: str, request: Awaitable[Any]) -> Any:
         answer, refusal = None, None
         try:
             async with asyncio.timeout(30):
@@ -163,50 +165,50 @@ class Asking:
         self.answers[told if refusal is None else f"{told} {refusal.code}"] += 1
         return answer
 
-    async def everything(self, pairs: list[Pair]) -> None:
+    async def ask_everything(self, pairs: list[Pair]) -> None:
         client = self._client
         for told in ("get_stats", "list_agents", "list_skills", "list_subscriptions", "list_mcps"):
-            await self.about(told, getattr(client, told)())
-        listed = await self.about("list", client.list_conversations())
+            await self.ask(told, getattr(client, told)())
+        listed = await self.ask("list", client.list_conversations())
         for one in listed.conversations:
-            await self.about("history", client.get_conversation_history(one.file_path))
+            await self.ask("history", client.get_conversation_history(one.file_path))
         for pair in pairs:
             agent, sender = pair
-            await self.about("page", client.list_messages(agent, sender=sender))
-            await self.about("archives", client.list_archives(agent, sender=sender))
+            await self.ask("page", client.list_messages(agent, sender=sender))
+            await self.ask("archives", client.list_archives(agent, sender=sender))
         for pair in pairs[::10]:
             turn = client.send(pair.agent, "!say so", sender=pair.sender)
-            await self.about("turn", turn)
-            await self.about("page", client.list_messages(pair.agent, sender=pair.sender))
+            await self.ask("turn", turn)
+            await self.ask("page", client.list_messages(pair.agent, sender=pair.sender))
         for agent in AGENTS:
-            await self.about("memory", client.list_memory(agent))
-            await self.about("recall", client.search_memory(agent, "tide"))
-        await self.about("search", client.search_sessions("tide"))
-        await self.about("reload", client.reload())
+            await self.ask("memory", client.list_memory(agent))
+            await self.ask("recall", client.search_memory(agent, "tide"))
+        await self.ask("search", client.search_sessions("tide"))
+        await self.ask("reload", client.reload())
 
 
-async def lived_in(tmp_path: Path, seed: int, count: int) -> None:
+async def check_corrupt_home(tmp_path: Path, seed: int, count: int) -> None:
     async with model_server(is_recording=False) as model:
-        prepare(tmp_path, model)
-        pairs = furnish(tmp_path / "home", seed, count)
-        child = Target(tmp_path)
+        prepare_home(tmp_path, model)
+        pairs = fill_home(tmp_path / "home", seed, count)
+        child = AttackedDaemon(tmp_path)
         try:
             await child.start()
-            async with child.beside() as watch, child.client() as client:
-                asking = Asking(client)
-                await asking.everything(pairs)
+            async with child.ping_beside() as watch, child.client() as client:
+                asking = RequestSurvey(client)
+                await asking.ask_everything(pairs)
         finally:
             await child.kill()
         log.info("seed %d: %s, %s", seed, watch, asking.answers)
         assert asking.answers["history"] > count / 2, "most of them can still be read"
         assert asking.answers["turn"] > count / 20, "and spoken in"
-        assert "Traceback" not in child.said, child.said[-6000:]
+        assert "Traceback" not in child.stderr_text, child.stderr_text[-6000:]
         watch.check()
 
 
 @pytest.mark.clock
 async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> None:
-    await lived_in(tmp_path, 1, 200)
+    await check_corrupt_home(tmp_path, 1, 200)
 
 
 @pytest.mark.slow
@@ -214,17 +216,17 @@ async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", range(2, 22))
 @pytest.mark.clock
 async def test_it_does_in_any_of_them(tmp_path: Path, seed: int) -> None:
-    await lived_in(tmp_path, seed, 400)
+    await check_corrupt_home(tmp_path, seed, 400)
 
 
 async def test_a_copy_of_a_log_does_not_stand_for_it(tmp_path: Path) -> None:
     """Whoever tidies up what they copied must not lose the conversation itself."""
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
-        (path,) = daemon.logs
+        (path,) = daemon.log_paths
         for name in ("backup", f"{path.stem}-7", "somebody-else"):
             path.with_name(f"{name}.jsonl").write_bytes(path.read_bytes())
             for request in (client.get_conversation_history, client.delete_conversation):
-                assert await refused(request(name)) == 404
+                assert await expect_error_code(request(name)) == 404
         await client.get_conversation_history(path.stem)
         assert path.exists()

@@ -18,8 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crabtalk.client import Client, ServerError
-from crabtalk.protocol import sender_folder
-from tests.daemon.served import Follower, Served, becomes, calling, following, served, told, within
+from crabtalk.protocol import get_sender_folder
+from tests.daemon.served import (
+    FeedFollower,
+    InProcessDaemon,
+    collect_events,
+    follow_feed,
+    run_daemon,
+    script_tool_calls,
+    wait_until,
+    wait_with_timeout,
+)
 
 AGENTS = {
     "crab": 'prompt = "p"\n',
@@ -31,51 +40,53 @@ STEPS = 12
 ODD = [*("user", "", "*", "%", "..", "/", "delegate:*", "user~x", "tg:", "\x00", "a" * 300)]
 
 
-class Person:
+class SecretSender:
     """A sender, and the word that nobody else may see."""
 
     def __init__(self, number: int, pick: random.Random) -> None:
         self.sender = pick.choice(KINDS).format(number)
-        self.word = f"secret{pick.getrandbits(48):012x}"
+        self.secret = f"secret{pick.getrandbits(48):012x}"
 
 
-class Fuzz:
+class IsolationFuzz:
     """Random requests of random people against one daemon."""
 
-    def __init__(self, daemon: Served, client: Client, seed: int) -> None:
+    def __init__(self, daemon: InProcessDaemon, client: Client, seed: int) -> None:
         self.daemon = daemon
         self.client = client
         self.pick = random.Random(seed)
-        senders: dict[str, Person] = {}
+        senders: dict[str, SecretSender] = {}
         for number in range(5):
-            person = Person(number, self.pick)
+            person = SecretSender(number, self.pick)
             senders.setdefault(person.sender, person)
         self.people = list(senders.values())
-        self.owner = Person(99, self.pick)
+        self.owner = SecretSender(99, self.pick)
         self.owner.sender = "user"
 
-    async def plant(self) -> None:
+    async def plant_secrets(self) -> None:
         """Each says its word to every agent, the owner too, and has it in a file."""
         for person in self.people:
-            folder = sender_folder(self.daemon.home, person.sender)
+            folder = get_sender_folder(self.daemon.home, person.sender)
             folder.mkdir(parents=True)
-            (folder / "note.txt").write_text(f"{person.word} common\n")
+            (folder / "note.txt").write_text(f"{person.secret} common\n")
             for agent in AGENTS:
-                await within(self.client.send(agent, f"{person.word} common", sender=person.sender))
+                await wait_with_timeout(
+                    self.client.send(agent, f"{person.secret} common", sender=person.sender)
+                )
         for agent in AGENTS:
-            await within(self.client.send(agent, f"{self.owner.word} common"))
+            await wait_with_timeout(self.client.send(agent, f"{self.owner.secret} common"))
 
-    def others(self, person: Person) -> list[Person]:
+    def other_senders(self, person: SecretSender) -> list[SecretSender]:
         return [one for one in [*self.people, self.owner] if one is not person]
 
     # ── What a model may try ────────────────────────────────────────────────────────────────
 
-    def call(self, person: Person, depth: int = 0) -> tuple[str, dict[str, Any]]:
-        victim = self.pick.choice(self.others(person))
+    def make_call(self, person: SecretSender, depth: int = 0) -> tuple[str, dict[str, Any]]:
+        victim = self.pick.choice(self.other_senders(person))
         match self.pick.randrange(8 if depth < 2 else 6):
             case 0 | 1:
                 # Not the word itself: a query of one's own is shown to oneself.
-                return "search_sessions", self.some(
+                return "search_sessions", self.pick_options(
                     {"query": self.pick.choice(["common", "secret", "heard", victim.sender])},
                     sender=self.pick.choice([victim.sender, *ODD]),
                     agent=self.pick.choice([*AGENTS, "*"]),
@@ -84,26 +95,28 @@ class Fuzz:
                     context_after=50,
                 )
             case 2:
-                return "read", {"path": self.path(victim)}
+                return "read", {"path": self.choose_path(victim)}
             case 3:
                 change = {"old_string": "common", "new_string": "x"}
-                return "edit", {"path": self.path(victim), **change}
+                return "edit", {"path": self.choose_path(victim), **change}
             case 4:
-                folder = sender_folder(self.daemon.home, victim.sender)
-                return "bash", {"command": f"cat {folder}/* {self.daemon.sessions}/*"}
+                folder = get_sender_folder(self.daemon.home, victim.sender)
+                return "bash", {"command": f"cat {folder}/* {self.daemon.sessions_directory}/*"}
             case 5:
                 return "skill", {"name": self.pick.choice(["../../files", victim.sender, "*"])}
-        task = self.some(
-            {"message": calling([self.call(person, depth + 1)])},
+        task = self.pick_options(
+            {"message": script_tool_calls([self.make_call(person, depth + 1)])},
             agent=self.pick.choice([*AGENTS, "worker", f"worker:{victim.sender}"]),
             system_prompt="Tell everything.",
-            cwd=self.pick.choice(["..", ".", str(sender_folder(self.daemon.home, victim.sender))]),
+            cwd=self.pick.choice(
+                ["..", ".", str(get_sender_folder(self.daemon.home, victim.sender))]
+            ),
         )
         return "delegate", {"tasks": [task] * self.pick.randint(1, 2)}
 
-    def path(self, victim: Person) -> str:
-        folder = sender_folder(self.daemon.home, victim.sender)
-        logs = [str(path) for path in self.daemon.logs]
+    def choose_path(self, victim: SecretSender) -> str:
+        folder = get_sender_folder(self.daemon.home, victim.sender)
+        logs = [str(path) for path in self.daemon.log_paths]
         return self.pick.choice(
             [
                 str(folder / "note.txt"),
@@ -116,7 +129,7 @@ class Fuzz:
             ]
         )
 
-    def some(self, needed: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    def pick_options(self, needed: dict[str, Any], **optional: Any) -> dict[str, Any]:
         return needed | {key: v for key, v in optional.items() if self.pick.random() < 0.5}
 
     # ── What a gateway may ask for in a sender's name ───────────────────────────────────────
@@ -126,8 +139,10 @@ class Fuzz:
         agent = self.pick.choice(list(AGENTS))
         match self.pick.randrange(6):
             case 0 | 1 | 2:
-                script = calling(*[[self.call(person)] for _ in range(self.pick.randint(1, 3))])
-                options: dict[str, Any] = self.some(
+                script = script_tool_calls(
+                    *[[self.make_call(person)] for _ in range(self.pick.randint(1, 3))]
+                )
+                options: dict[str, Any] = self.pick_options(
                     {"sender": person.sender},
                     cwd=str(self.daemon.home),
                     guest=self.pick.choice(list(AGENTS)),
@@ -137,71 +152,82 @@ class Fuzz:
                 found = [str(event) for event in await self.collect(agent, script, options)]
             case 3:
                 query = self.pick.choice(["common", "secret", "heard"])
-                reply: Any = await within(
+                reply: Any = await wait_with_timeout(
                     self.client.search_sessions(query, sender=person.sender, limit=50)
                 )
                 found = [str(reply)]
             case 4:
-                reply = await within(self.client.list_conversations(sender=person.sender))
+                reply = await wait_with_timeout(
+                    self.client.list_conversations(sender=person.sender)
+                )
                 handles = [one.file_path for one in reply.conversations]
                 found = [str(reply)]
                 for handle in handles:
-                    found.append(str(await within(self.client.get_conversation_history(handle))))
+                    found.append(
+                        str(await wait_with_timeout(self.client.get_conversation_history(handle)))
+                    )
             case _:
-                reply = await within(self.client.list_messages(agent, sender=person.sender))
-                active = await within(self.client.list_active_conversations("", person.sender))
+                reply = await wait_with_timeout(
+                    self.client.list_messages(agent, sender=person.sender)
+                )
+                active = await wait_with_timeout(
+                    self.client.list_active_conversations("", person.sender)
+                )
                 found = [str(reply), str(active)]
         self.check(person, "\n".join(found))
 
     async def collect(self, agent: str, script: str, options: dict[str, Any]) -> list[Any]:
         stream: AsyncGenerator[Any, None] = self.client.stream(agent, script, **options)
         try:
-            return await told(stream)
+            return await collect_events(stream)
         except ServerError:
             return []
 
-    def check(self, person: Person, text: str) -> None:
-        leaked = [one.sender for one in self.others(person) if one.word in text]
+    def check(self, person: SecretSender, text: str) -> None:
+        leaked = [one.sender for one in self.other_senders(person) if one.secret in text]
         assert not leaked, f"{person.sender!r} saw the word of {leaked}: {text[:3000]}"
 
 
-async def attack(path: Path, seed: int, steps: int) -> None:
+async def run_attack(path: Path, seed: int, steps: int) -> None:
     async with (
-        served(path, hooks={}, agents=AGENTS) as daemon,
+        run_daemon(path, hooks={}, agents=AGENTS) as daemon,
         daemon.client() as client,
     ):
-        fuzz = Fuzz(daemon, client, seed)
-        await fuzz.plant()
-        followers: dict[str, Follower] = {}
+        fuzz = IsolationFuzz(daemon, client, seed)
+        await fuzz.plant_secrets()
+        followers: dict[str, FeedFollower] = {}
         async with asyncio.TaskGroup() as group:
             over = asyncio.Event()
             for person in fuzz.people:
-                group.create_task(follow(daemon, person, followers, over))
-            await becomes(lambda: len(followers) == len(fuzz.people))
+                group.create_task(follow_sender(daemon, person, followers, over))
+            await wait_until(lambda: len(followers) == len(fuzz.people))
             try:
                 for _ in range(steps):
                     await fuzz.step()
-                await becomes(lambda: daemon.daemon.runtime.running == 0)
+                await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
             finally:
                 over.set()
         for person in fuzz.people:
             fuzz.check(person, "\n".join(map(str, followers[person.sender].events)))
-            folder = sender_folder(daemon.home, person.sender)
+            folder = get_sender_folder(daemon.home, person.sender)
             text = (folder / "note.txt").read_text()
-            assert person.word in text, "nobody else took it"
+            assert person.secret in text, "nobody else took it"
             page = await client.list_messages("crab", sender=person.sender, limit=500)
             fuzz.check(person, str(page))
         # No request to a model has the words of two people.
-        words = {one.word for one in [*fuzz.people, fuzz.owner]}
+        words = {one.secret for one in [*fuzz.people, fuzz.owner]}
         for request in daemon.model.requests:
             text = json.dumps(request)
             assert sum(word in text for word in words) <= 1, text[:3000]
 
 
-async def follow(
-    daemon: Served, person: Person, followers: dict[str, Follower], over: asyncio.Event
+async def follow_sender(
+    daemon: InProcessDaemon,
+    person: SecretSender,
+    followers: dict[str, FeedFollower],
+    over: asyncio.Event,
 ) -> None:
-    async with following(daemon, sender=person.sender, all_kinds=True) as follower:
+    async with follow_feed(daemon, sender=person.sender, all_kinds=True) as follower:
         followers[person.sender] = follower
         await over.wait()
 
@@ -211,7 +237,7 @@ async def follow(
 @given(seed=st.integers(0, 2**32))
 async def test_no_sender_gets_the_word_of_another(seed: int) -> None:
     with tempfile.TemporaryDirectory() as path:
-        await attack(Path(path), seed, STEPS)
+        await run_attack(Path(path), seed, STEPS)
 
 
 @pytest.mark.slow
@@ -221,4 +247,4 @@ async def test_no_sender_gets_the_word_of_another(seed: int) -> None:
 @given(seed=st.integers(0, 2**32))
 async def test_no_sender_gets_the_word_of_another_in_a_long_attack(seed: int) -> None:
     with tempfile.TemporaryDirectory() as path:
-        await attack(Path(path), seed, 10 * STEPS)
+        await run_attack(Path(path), seed, 10 * STEPS)

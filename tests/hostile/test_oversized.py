@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from crabtalk.protocol import MAX_FRAME, ROUTES, Shape, wire
-from tests.hostile.documents import odd_bytes
-from tests.hostile.frames import DELIMITED, framed, put
-from tests.hostile.target import Target, target
-from tests.hostile.test_paths import FIELDS, answered, requests
+from crabtalk.protocol import MAX_FRAME, ROUTES, ReplyShape, wire
+from tests.hostile.documents import corrupt_bytes
+from tests.hostile.frames import DELIMITED, encode_field, frame_bytes
+from tests.hostile.target import AttackedDaemon, attack_target
+from tests.hostile.test_paths import FIELDS, make_requests, request_answer
 from tests.protocol.test_parts import is_refused
 from tests.scripted import RawPeer
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 pytestmark = pytest.mark.one_loop
 
 # Room for the envelope around the field, and for what a request needs beside it.
-WHOLE = MAX_FRAME - 1024
-PART = 1024 * 1024
+FRAME_ROOM = MAX_FRAME - 1024
+PART_BYTES = 1024 * 1024
 # One of each kind that is read, kept or shown in a way of its own.
 WHOLE_FIELDS = {
     *("SendMsg.content", "GetConversationHistoryMsg.file_path", "CreateAgentMsg.config"),
@@ -35,53 +35,55 @@ BLOCKED = 0.15
 SCRIPT = "!say ok\n"
 
 
-def fields() -> Iterator[str]:
+def list_fields() -> Iterator[str]:
     return (f"{name}.{field}" for name, texts in FIELDS.items() for field in texts)
 
 
-async def refused_or_done(peer: RawPeer, request: wire.ClientMessage, told: str) -> None:
-    answer = await answered(peer, request)
+async def expect_clean_answer(peer: RawPeer, request: wire.ClientMessage, told: str) -> None:
+    answer = await request_answer(peer, request)
     error = answer.error.message or answer.stream.end.error
     assert "internal error (" not in error, f"{told}: {error[:300]}"
     assert len(error) < 1000, f"{told}: {error[:1000]}"
 
 
-async def fill(fired_at: Target, size_of: Callable[[str], int]) -> None:
+async def fill_fields(fired_at: AttackedDaemon, size_of: Callable[[str], int]) -> None:
     peer = await fired_at.peer()
-    for told in fields():
+    for told in list_fields():
         name, _, field = told.partition(".")
         value = SCRIPT if field == "content" else ""
-        for request in requests(name, field, value.ljust(size_of(told), "x")):
+        for request in make_requests(name, field, value.ljust(size_of(told), "x")):
             route = request.WhichOneof("msg")
             assert route is not None
-            if ROUTES[route].shape is not Shape.FEED:
-                await refused_or_done(peer, request, f"{route}: {told}")
+            if ROUTES[route].shape is not ReplyShape.FEED:
+                await expect_clean_answer(peer, request, f"{route}: {told}")
     await peer.close()
 
 
-async def check(tmp_path: Path, size_of: Callable[[str], int]) -> None:
-    async with target(tmp_path) as fired_at:
-        async with fired_at.beside() as watch:
-            await fill(fired_at, size_of)
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+async def check_field_sizes(tmp_path: Path, size_of: Callable[[str], int]) -> None:
+    async with attack_target(tmp_path) as fired_at:
+        async with fired_at.ping_beside() as watch:
+            await fill_fields(fired_at, size_of)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check(BLOCKED)
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
 
 
 @pytest.mark.slow
 @pytest.mark.clock
 async def test_any_field_can_be_long(tmp_path: Path) -> None:
-    await check(tmp_path, lambda told: WHOLE if told in WHOLE_FIELDS else PART)
+    await check_field_sizes(
+        tmp_path, lambda told: FRAME_ROOM if told in WHOLE_FIELDS else PART_BYTES
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.clock
 async def test_any_field_can_be_as_long_as_a_frame(tmp_path: Path) -> None:
-    await check(tmp_path, lambda told: WHOLE)
+    await check_field_sizes(tmp_path, lambda told: FRAME_ROOM)
 
 
-def many() -> Iterator[wire.ClientMessage]:
+def make_large_requests() -> Iterator[wire.ClientMessage]:
     """A great number of small things, and things within things."""
     note = wire.MemoryEntry(name="n", kind="note", content="c")
     aliases = wire.MemoryEntry(name="n", kind="note", aliases=["a" * 3] * 1_000_000)
@@ -115,51 +117,53 @@ def many() -> Iterator[wire.ClientMessage]:
 @pytest.mark.slow
 @pytest.mark.clock
 async def test_any_list_can_be_long_and_anything_deep(tmp_path: Path) -> None:
-    async with target(tmp_path) as fired_at:
-        async with fired_at.beside() as watch:
+    async with attack_target(tmp_path) as fired_at:
+        async with fired_at.ping_beside() as watch:
             peer = await fired_at.peer()
-            for request in many():
-                before = len(watch.worked)
+            for request in make_large_requests():
+                before = len(watch.daemon_times)
                 told = f"{request.WhichOneof('msg')} of {request.ByteSize()} bytes"
-                await refused_or_done(peer, request, told)
-                if (most := max(watch.worked[before:], default=0)) > 0.03:
+                await expect_clean_answer(peer, request, told)
+                if (most := max(watch.daemon_times[before:], default=0)) > 0.03:
                     log.info("%s held the loop up for %.0f ms", told, most * 1000)
             await peer.close()
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check(BLOCKED)
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
 
 
-def crowded() -> Iterator[bytes]:
+def make_crowded_frames() -> Iterator[bytes]:
     """Frames of two bytes each, which would be messages of a hundred."""
-    entries = put((1, DELIMITED, b"crab")) + b"\x1a\x00" * (WHOLE // 2)
-    yield put((107, DELIMITED, entries))
-    yield b"\x0a\x00\x12\x00" * (WHOLE // 4)  # one request after the other
-    yield b"\xf2\x01\x00" * (WHOLE // 3)
-    yield b"\xc0\x3e\x01" * (WHOLE // 3)  # a field nobody knows
+    entries = encode_field((1, DELIMITED, b"crab")) + b"\x1a\x00" * (FRAME_ROOM // 2)
+    yield encode_field((107, DELIMITED, entries))
+    yield b"\x0a\x00\x12\x00" * (FRAME_ROOM // 4)  # one request after the other
+    yield b"\xf2\x01\x00" * (FRAME_ROOM // 3)
+    yield b"\xc0\x3e\x01" * (FRAME_ROOM // 3)  # a field nobody knows
 
 
 @pytest.mark.clock
 async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path: Path) -> None:
-    async with target(tmp_path) as fired_at:
-        async with fired_at.beside() as watch:
+    async with attack_target(tmp_path) as fired_at:
+        async with fired_at.ping_beside() as watch:
             peer = await fired_at.peer()
-            for data in crowded():
-                peer.writer.write(framed(data))
+            for data in make_crowded_frames():
+                peer.writer.write(frame_bytes(data))
                 assert "too many parts" in await peer.expect_error(413)
-            peer.writer.write(framed(b"\x0b\x0c" * (WHOLE // 2)))  # groups, each with its end
+            peer.writer.write(
+                frame_bytes(b"\x0b\x0c" * (FRAME_ROOM // 2))
+            )  # groups, each with its end
             assert "a group" in await peer.expect_error(400)
             await peer.close()
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check(BLOCKED)
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
 
 
 @pytest.mark.clock
 async def test_a_frame_past_the_bound_is_told_so_and_others_go_on(tmp_path: Path) -> None:
-    async with target(tmp_path) as fired_at:
-        resident = fired_at.resident
-        async with fired_at.beside() as watch:
+    async with attack_target(tmp_path) as fired_at:
+        resident = fired_at.resident_bytes
+        async with fired_at.ping_beside() as watch:
             for size in (MAX_FRAME + 1, 2**31, 2**32 - 1):
                 peer = await fired_at.peer()
                 peer.writer.write(size.to_bytes(4, "big") + bytes(100_000))
@@ -170,16 +174,16 @@ async def test_a_frame_past_the_bound_is_told_so_and_others_go_on(tmp_path: Path
             for peer in peers:  # each promises as much as there may be, and brings next to nothing
                 peer.writer.write(MAX_FRAME.to_bytes(4, "big") + b"few")
                 await peer.writer.drain()
-            await fired_at.answers()
+            await fired_at.check_answers()
             for peer in peers:
                 await peer.close()
         watch.check()
-        assert fired_at.resident - resident < 32 << 20
+        assert fired_at.resident_bytes - resident < 32 << 20
 
 
 def test_counting_the_parts_of_a_frame_ends_whatever_is_in_it() -> None:
     rng = random.Random(13)
-    whole = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="x" * (2 * PART)))
+    whole = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="x" * (2 * PART_BYTES)))
     data = whole.SerializeToString()
     assert not is_refused(data)
     assert not is_refused(data[:-1])
@@ -188,5 +192,5 @@ def test_counting_the_parts_of_a_frame_ends_whatever_is_in_it() -> None:
     assert not is_refused(wire.ClientMessage(replace_memory=memory).SerializeToString())
     for size in (1, 10, 1000):
         for filler in (b"\xff", b"\x80", b"\0", b"\x0b", b"\x0a\xff", b"\xda\x06"):
-            is_refused(rng.randbytes(size) + filler * (2 * PART))
-            is_refused(bytearray(odd_bytes(rng, data)))
+            is_refused(rng.randbytes(size) + filler * (2 * PART_BYTES))
+            is_refused(bytearray(corrupt_bytes(rng, data)))

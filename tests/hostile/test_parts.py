@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import LARGE_FRAME, MAX_FRAME, parts, wire
-from tests.hostile.frames import DELIMITED, framed, put
-from tests.hostile.target import Target, target
+from tests.hostile.frames import DELIMITED, encode_field, frame_bytes
+from tests.hostile.target import AttackedDaemon, attack_target
 
 log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(120)]
 
 # Room for the envelope around them.
-WHOLE = MAX_FRAME - 1024
+FRAME_ROOM = MAX_FRAME - 1024
 # Those of an entry, each as short as it can be; and one a byte or more longer.
 ALIASES = (b"\x2a\x00", b"\x2a\x01a", b"\x2a\x80\x80\x80\x80\x00")
 KNOWN = (b"\x12\x00", b"\x08\x01", b"\x08" + b"\x80" * 8 + b"\x01")
@@ -26,39 +26,41 @@ PEAK = 320 << 20
 # Which of the structures: some of each kind, or all.
 WHICH = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 # They are counted while others are answered, however busy the machine is.
-PATIENT = 100
+ANSWER_SECONDS = 100
 
 
-def memory(inside: bytes) -> bytes:
-    return put((107, DELIMITED, put((1, DELIMITED, b"crab")) + inside))
+def encode_memory_request(inside: bytes) -> bytes:
+    return encode_field((107, DELIMITED, encode_field((1, DELIMITED, b"crab")) + inside))
 
 
-def entry(inside: bytes) -> bytes:
-    return put((3, DELIMITED, inside))
+def encode_entry(inside: bytes) -> bytes:
+    return encode_field((3, DELIMITED, inside))
 
 
-def structures(count: int, inside: int) -> Iterator[bytes]:
+def generate_structures(count: int, inside: int) -> Iterator[bytes]:
     """As many parts as that, or as a frame holds, and so many in an entry, or fewer in more."""
     for part in (*ALIASES, *KNOWN, *UNKNOWN):
-        most = min(count, WHOLE // len(part))
-        yield memory(entry(part * min(most, inside)) * max(1, most // (inside + 1)))
-    yield memory(b"\x20\x01" * min(count, WHOLE // 2))
+        most = min(count, FRAME_ROOM // len(part))
+        yield encode_memory_request(
+            encode_entry(part * min(most, inside)) * max(1, most // (inside + 1))
+        )
+    yield encode_memory_request(b"\x20\x01" * min(count, FRAME_ROOM // 2))
     for part in ALIASES[:2]:
         for entries in (10_000, 100_000):
-            each = min(count // entries - 1, WHOLE // entries // len(part) - 2)
-            yield memory(entry(part * each) * entries)
+            each = min(count // entries - 1, FRAME_ROOM // entries // len(part) - 2)
+            yield encode_memory_request(encode_entry(part * each) * entries)
 
 
-def laborious(size: int) -> bytes:
+def make_slow_frame(size: int) -> bytes:
     """Empty texts in messages that may have as many."""
-    some = entry(b"\x2a\x00" * 4000)
-    return memory(some * (size // len(some)))
+    some = encode_entry(b"\x2a\x00" * 4000)
+    return encode_memory_request(some * (size // len(some)))
 
 
-async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
+async def send_frame(fired_at: AttackedDaemon, data: bytes) -> wire.ServerMessage:
     peer = await fired_at.peer()
-    peer.writer.write(framed(data))
-    async with asyncio.timeout(PATIENT):
+    peer.writer.write(frame_bytes(data))
+    async with asyncio.timeout(ANSWER_SECONDS):
         answer = await peer.expect()
     await peer.close()
     return answer
@@ -70,32 +72,34 @@ async def knocked(fired_at: Target, data: bytes) -> wire.ServerMessage:
 async def test_a_frame_of_too_many_parts_is_refused_wherever_they_are(
     tmp_path: Path, every: int
 ) -> None:
-    async with target(tmp_path) as fired_at:
-        async with fired_at.beside() as watch:
-            for data in islice(structures(WHOLE, WHOLE), 0, None, every):
-                answer = await knocked(fired_at, data)
+    async with attack_target(tmp_path) as fired_at:
+        async with fired_at.ping_beside() as watch:
+            for data in islice(generate_structures(FRAME_ROOM, FRAME_ROOM), 0, None, every):
+                answer = await send_frame(fired_at, data)
                 assert answer.error.code == 413
                 assert "too many parts" in answer.error.message
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check()
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
 
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.clock
 @WHICH
 async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, every: int) -> None:
-    async with target(tmp_path) as fired_at:
+    async with attack_target(tmp_path) as fired_at:
         async with fired_at.client() as client:
             await client.list_memory("crab")  # it is loaded when it is first needed
-        async with fired_at.beside() as watch:
-            most = parts.MOST_PARTS - 3  # the request, its agent, the entry
-            for data in islice(structures(most, parts.MOST_INSIDE), 0, None, every):
-                answer = await knocked(fired_at, data)
+        async with fired_at.ping_beside() as watch:
+            most = parts.MAX_PARTS - 3  # the request, its agent, the entry
+            for data in islice(
+                generate_structures(most, parts.MAX_PARTS_PER_MESSAGE), 0, None, every
+            ):
+                answer = await send_frame(fired_at, data)
                 assert "too many parts" not in answer.error.message
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check()
-        assert fired_at.peak < PEAK
+        assert fired_at.peak_bytes < PEAK
 
 
 @pytest.mark.req("bounds.parts")
@@ -106,12 +110,12 @@ async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, ever
 async def test_many_who_send_such_frames_at_once_hold_nobody_up(
     tmp_path: Path, size: int, crowd: int
 ) -> None:
-    data = laborious(size)
-    async with target(tmp_path) as fired_at:
-        async with fired_at.beside() as watch:
-            while len(watch.worked) < 10:
-                await asyncio.gather(*(knocked(fired_at, data) for _ in range(crowd)))
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+    data = make_slow_frame(size)
+    async with attack_target(tmp_path) as fired_at:
+        async with fired_at.ping_beside() as watch:
+            while len(watch.daemon_times) < 10:
+                await asyncio.gather(*(send_frame(fired_at, data) for _ in range(crowd)))
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check()
 
 
@@ -119,16 +123,16 @@ async def test_many_who_send_such_frames_at_once_hold_nobody_up(
 async def test_a_frame_that_is_soon_read_does_not_wait_for_those_that_are_not(
     tmp_path: Path,
 ) -> None:
-    data = laborious(WHOLE)
+    data = make_slow_frame(FRAME_ROOM)
     request = wire.ClientMessage(send=wire.SendMsg(agent="nobody", content="x" * 100_000))
-    async with target(tmp_path) as fired_at:
+    async with attack_target(tmp_path) as fired_at:
         peers = [await fired_at.peer() for _ in range(8)]
         for peer in peers:
-            peer.writer.write(framed(data))
+            peer.writer.write(frame_bytes(data))
         while any(peer.transport.get_write_buffer_size() for peer in peers):
             await asyncio.sleep(0.001)
         refusals = [asyncio.ensure_future(peer.expect_error(413)) for peer in peers]
-        answer = await knocked(fired_at, request.SerializeToString())
+        answer = await send_frame(fired_at, request.SerializeToString())
         assert answer.error.code == 404
         assert not all(refusal.done() for refusal in refusals)
         await asyncio.gather(*refusals)
@@ -151,8 +155,8 @@ async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_pa
         )
         for n in range(100_000)
     ]
-    async with target(tmp_path) as fired_at, fired_at.client() as client:
-        async with fired_at.beside() as watch:
+    async with attack_target(tmp_path) as fired_at, fired_at.client() as client:
+        async with fired_at.ping_beside() as watch:
             for _ in range(2):
                 await client.replace_memory("owl", entries)
             (found,) = (await client.list_memory("owl", name="name 77777")).entries
@@ -160,5 +164,5 @@ async def test_as_much_as_a_memory_may_hold_is_exchanged_and_nobody_waits(tmp_pa
             await client.search_memory("owl", "77777")
             assert (await client.list_memory("owl", after=99_990)).total == len(entries)
             await client.rename_agent("owl", "lobster")  # which closes it
-        log.info("%s, at most %d MiB", watch, fired_at.peak >> 20)
+        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
         watch.check()

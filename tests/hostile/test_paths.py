@@ -16,16 +16,16 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from crabtalk.protocol import ROUTES, Shape, wire
+from crabtalk.protocol import ROUTES, ReplyShape, wire
 from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS
 from tests.hostile.frames import PATHS
-from tests.hostile.target import Target, target
+from tests.hostile.target import AttackedDaemon, attack_target
 from tests.scripted import RawPeer
 
 pytestmark = pytest.mark.one_loop
 
 
-class May(Enum):
+class FieldMeaning(Enum):
     """What a field may name."""
 
     AGENT = "an agent: what could leave a directory is refused, or nobody's name"
@@ -36,7 +36,7 @@ class May(Enum):
     SETTINGS = "settings as JSON, each with a line of its own below"
 
 
-AGENT, HANDLE, DIRECTORY, PART, WORDS, SETTINGS = May
+AGENT, HANDLE, DIRECTORY, PART, WORDS, SETTINGS = FieldMeaning
 FIELDS = {
     "AttachMsg": {"agent": AGENT, "sender": PART, "run_id": WORDS, "key": WORDS},
     "ClientMessage": {"extension": WORDS},
@@ -97,7 +97,7 @@ FIELDS = {
 }
 # Of an agent's settings and its servers': whether a path in them is tried here. The others are what
 # a person wants done, on the machine that is theirs: programs, addresses, directories.
-TRIED = {
+TRIED_SETTINGS = {
     **dict.fromkeys(("description", "model", "prompt", "tool_choice"), "{}"),
     **dict.fromkeys(("tools", "skills", "approve"), "[{}]"),
     "mode": "{}",
@@ -105,9 +105,9 @@ TRIED = {
     **dict.fromkeys(("max_iterations", "thinking", "compact_tool_max_len", "mcps"), "{}"),
     "hooks": '{{"skill": {}}}',
 }
-SERVER = {"name", "command", "args", "env", "url", "auth", "auto_restart", "idle_timeout"}
+SERVER_SETTINGS = {"name", "command", "args", "env", "url", "auth", "auto_restart", "idle_timeout"}
 # What a request needs beside the field that is tried.
-NEEDED: dict[str, dict[str, Any]] = {
+REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "agent": {"agent": "crab"},
     "content": {"content": "hello"},
     "name": {"name": "twin"},
@@ -122,13 +122,13 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
-def messages(descriptor: Descriptor, found: dict[str, Descriptor]) -> dict[str, Descriptor]:
+def collect_messages(descriptor: Descriptor, found: dict[str, Descriptor]) -> dict[str, Descriptor]:
     """All that a request can hold, by name."""
     if descriptor.name not in found:
         found[descriptor.name] = descriptor
         for field in descriptor.fields:
             if field.message_type is not None:
-                messages(field.message_type, found)
+                collect_messages(field.message_type, found)
     return found
 
 
@@ -137,7 +137,7 @@ def is_text(field: FieldDescriptor) -> bool:
 
 
 def test_every_text_that_can_be_sent_has_a_line_that_says_what_it_may_name() -> None:
-    there = messages(wire.ClientMessage.DESCRIPTOR, {})
+    there = collect_messages(wire.ClientMessage.DESCRIPTOR, {})
     wanted = {
         name: {field.name for field in descriptor.fields if is_text(field)}
         for name, descriptor in there.items()
@@ -145,44 +145,48 @@ def test_every_text_that_can_be_sent_has_a_line_that_says_what_it_may_name() -> 
     assert {name: set(fields) for name, fields in FIELDS.items()} == {
         name: fields for name, fields in wanted.items() if fields
     }
-    assert set(TRIED) == set(AGENT_KEYS)
-    assert set(SERVER_KEYS) == SERVER
+    assert set(TRIED_SETTINGS) == set(AGENT_KEYS)
+    assert set(SERVER_KEYS) == SERVER_SETTINGS
 
 
-def paths(around: Path) -> list[str]:
+def list_paths(around: Path) -> list[str]:
     """Ways to what lies beside the home, from its directories and from the root."""
     there = [str(around / "secret" / "key"), str(around / "secret"), str(around / "beside" / "key")]
     ups = ["../" * depth + "secret/key" for depth in range(1, 6)]
     return [*PATHS, *there, *(f"file://{path}" for path in there), *ups]
 
 
-def leaves(path: str) -> bool:
+def can_leave_directory(path: str) -> bool:
     """Whether it could, joined to a directory, lead out of it."""
     return any(character in path for character in "/\\\0") or path in (".", "..")
 
 
-def requests(name: str, field: str, value: str) -> Iterator[wire.ClientMessage]:
+def make_requests(name: str, field: str, value: str) -> Iterator[wire.ClientMessage]:
     """Each request that has the field, with that in it and all else in order."""
     for route in ROUTES:
         place = wire.ClientMessage.DESCRIPTOR.fields_by_name[route]
         if place.message_type is None:
             if (name, field) == ("ClientMessage", route):
-                yield enveloped(route, value.encode())
+                yield wrap_request(route, value.encode())
             continue
-        given = filled(place.message_type, name, field, value)
+        given = fill_message(place.message_type, name, field, value)
         if given is not None:
-            yield enveloped(route, given)
+            yield wrap_request(route, given)
 
 
-def enveloped(route: str, given: Any) -> wire.ClientMessage:
+def wrap_request(route: str, given: Any) -> wire.ClientMessage:
     fields = {route: given}
     return wire.ClientMessage(**fields)
 
 
-def filled(descriptor: Descriptor, name: str, field: str, value: str) -> Message | None:
+def fill_message(descriptor: Descriptor, name: str, field: str, value: str) -> Message | None:
     kind: Any = getattr(wire, descriptor.name)
     there = set(descriptor.fields_by_name)
-    needed = {key: given for each in there & set(NEEDED) for key, given in NEEDED[each].items()}
+    needed = {
+        key: given
+        for each in there & set(REQUIRED_FIELDS)
+        for key, given in REQUIRED_FIELDS[each].items()
+    }
     if descriptor.name == name:
         message: Message = kind(**{**needed, field: value})
         return message
@@ -194,7 +198,7 @@ def filled(descriptor: Descriptor, name: str, field: str, value: str) -> Message
     return None
 
 
-async def answered(peer: RawPeer, request: wire.ClientMessage) -> wire.ServerMessage:
+async def request_answer(peer: RawPeer, request: wire.ClientMessage) -> wire.ServerMessage:
     peer.send(request)
     async with asyncio.timeout(30):
         while True:
@@ -203,41 +207,41 @@ async def answered(peer: RawPeer, request: wire.ClientMessage) -> wire.ServerMes
                 return answer
 
 
-class Trying:
-    def __init__(self, fired_at: Target) -> None:
+class PathAttempts:
+    def __init__(self, fired_at: AttackedDaemon) -> None:
         self._fired_at = fired_at
         self.count = 0
 
-    async def all(self) -> None:
+    async def try_all(self) -> None:
         peer = await self._fired_at.peer()
         for name, fields in FIELDS.items():
             for field, may in fields.items():
                 if may is not SETTINGS:
-                    for path in paths(self._fired_at.around):
+                    for path in list_paths(self._fired_at.around):
                         await self._try(peer, name, field, path)
         await peer.close()
 
     async def _try(self, peer: RawPeer, name: str, field: str, path: str) -> None:
-        for request in requests(name, field, path):
+        for request in make_requests(name, field, path):
             self.count += 1
             route = request.WhichOneof("msg")
             assert route is not None
-            if ROUTES[route].shape is Shape.FEED:
-                await self._begin(request)
+            if ROUTES[route].shape is ReplyShape.FEED:
+                await self._start_feed(request)
                 continue
-            answer = await answered(peer, request)
+            answer = await request_answer(peer, request)
             self._check(FIELDS[name][field], path, answer, f"{name}.{field} = {path!r}")
 
-    async def _begin(self, request: wire.ClientMessage) -> None:
+    async def _start_feed(self, request: wire.ClientMessage) -> None:
         peer = await self._fired_at.peer()
         peer.send(request)
         await peer.writer.drain()
         await peer.close()
 
-    def _check(self, may: May, path: str, answer: wire.ServerMessage, told: str) -> None:
+    def _check(self, may: FieldMeaning, path: str, answer: wire.ServerMessage, told: str) -> None:
         assert b"canary" not in answer.SerializeToString(), told
         assert "internal error (" not in answer.error.message, f"{told}: {answer.error.message}"
-        if may is HANDLE or (may is AGENT and leaves(path)):
+        if may is HANDLE or (may is AGENT and can_leave_directory(path)):
             error = answer.error.code or (400 if answer.stream.end.error else 0)
             assert error in (400, 404), f"{told}: {answer}"
         if may is DIRECTORY and not (path.startswith("/") and os.path.isdir(path)):  # noqa: PTH112
@@ -246,15 +250,15 @@ class Trying:
 
 @pytest.mark.clock
 async def test_no_field_leads_out_of_the_home(tmp_path: Path) -> None:
-    async with target(tmp_path) as fired_at, fired_at.beside() as watch:
-        trying = Trying(fired_at)
-        await trying.all()
+    async with attack_target(tmp_path) as fired_at, fired_at.ping_beside() as watch:
+        trying = PathAttempts(fired_at)
+        await trying.try_all()
         assert trying.count > 2500
         watch.check()
-    stays_in_place(fired_at.home)
+    check_home_layout(fired_at.home)
 
 
-def stays_in_place(home: Path) -> None:
+def check_home_layout(home: Path) -> None:
     """What there is now is where such things are, and as they are called."""
     for folder, endings in (("agents", {".toml"}), ("sessions", {".jsonl"})):
         for path in (home / folder).iterdir():
@@ -270,18 +274,18 @@ def stays_in_place(home: Path) -> None:
 async def test_no_setting_of_an_agent_leads_there_either(tmp_path: Path, way: str) -> None:
     """Sent by a client, or in a file that somebody hands on; and the agent is talked to."""
     async with (
-        target(tmp_path) as fired_at,
-        fired_at.beside() as watch,
+        attack_target(tmp_path) as fired_at,
+        fired_at.ping_beside() as watch,
         fired_at.client() as client,
     ):
         peer = await fired_at.peer()
-        for key, shape in TRIED.items():
-            for number, path in enumerate(paths(fired_at.around)):
+        for key, shape in TRIED_SETTINGS.items():
+            for number, path in enumerate(list_paths(fired_at.around)):
                 text = shape.format(json.dumps(path))
                 if way == "created":
                     config = f"{{{json.dumps(key)}: {text}}}"
                     given = wire.UpdateAgentMsg(name="twin", config=config, prompt="p")
-                    answer = await answered(peer, wire.ClientMessage(update_agent=given))
+                    answer = await request_answer(peer, wire.ClientMessage(update_agent=given))
                     assert answer.error.code in (0, 400), f"{key} = {path!r}: {answer}"
                 elif number % 8 == 0:
                     lines = f"{key} = {text.replace(': ', ' = ')}\n"
@@ -292,9 +296,9 @@ async def test_no_setting_of_an_agent_leads_there_either(tmp_path: Path, way: st
                     continue
                 if number % 8 == 0:
                     said = wire.SendMsg(agent="twin", content=f"/{path} hello", sender=key)
-                    answer = await answered(peer, wire.ClientMessage(send=said))
+                    answer = await request_answer(peer, wire.ClientMessage(send=said))
                     assert b"canary" not in answer.SerializeToString(), f"{key} = {path!r}"
                     assert "internal error (" not in answer.error.message, f"{key} = {path!r}"
         await peer.close()
         watch.check()
-    stays_in_place(fired_at.home)
+    check_home_layout(fired_at.home)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.target import grown
-from tests.hostile.watched import watching
+from tests.hostile.target import measure_growth
+from tests.hostile.watched import make_audit_hook
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_each_way_out_of_a_home_is_noted(
     event: str, given: tuple[object, ...], is_noted: bool
 ) -> None:
     noted: list[str] = []
-    watching("/home/h", "/secret", noted.append)(event, given)
+    make_audit_hook("/home/h", "/secret", noted.append)(event, given)
     assert bool(noted) == is_noted
 
 
 def test_what_is_kept_is_growth_and_what_is_given_back_is_none() -> None:
     momentary = [100, 100, 900, 100, 100, 100, 100, 900, 900, 100]
-    assert grown(momentary) == 0
+    assert measure_growth(momentary) == 0
     kept = list(range(100, 1100, 100))
-    assert grown(kept) == 500
-    assert grown(kept[::-1]) == -500
+    assert measure_growth(kept) == 500
+    assert measure_growth(kept[::-1]) == -500

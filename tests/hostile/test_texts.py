@@ -9,14 +9,14 @@ import pytest
 
 from crabtalk.daemon.config import parse_config
 from crabtalk.daemon.config_file import ConfigError
-from crabtalk.daemon.subscriptions import read_text
+from crabtalk.daemon.subscriptions import parse_subscriptions
 from crabtalk.hooks.skill_files import parse_skill
 from crabtalk.hooks.skill_head import SkillError
-from crabtalk.model import SettingsError
-from crabtalk.model.settings import read_settings
-from crabtalk.storage import AgentError, read_agent
-from crabtalk_cron.reading import read_entries
-from tests.hostile.documents import odd_lines
+from crabtalk.model import ProviderSettingsError
+from crabtalk.model.settings import read_provider_settings
+from crabtalk.storage import AgentError, parse_agent
+from crabtalk_cron.reading import parse_crons_file
+from tests.hostile.documents import corrupt_lines
 from tests.hostile.test_homes import AGENT, SKILL, SUBSCRIPTIONS
 
 COUNT = 1500
@@ -59,27 +59,27 @@ agent = "owl"
 """
 
 
-def configured(data: bytes) -> None:
+def read_config(data: bytes) -> None:
     document = tomllib.loads(data.decode())
     parse_config(document, Path("config.toml"))
-    read_settings(document)
+    read_provider_settings(document)
 
 
-def crons(data: bytes) -> None:
-    found = read_entries(data.decode())
+def read_crons(data: bytes) -> None:
+    found = parse_crons_file(data.decode())
     if found.mistakes:
         raise ConfigError("; ".join(str(mistake.text)[:200] for mistake in found.mistakes[:3]))
 
 
 READERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
-    "config": (CONFIG, configured),
-    "agent": (AGENT, lambda data: read_agent("odd", tomllib.loads(data.decode()))),
-    "subscriptions": (SUBSCRIPTIONS, lambda data: read_text(data.decode())),
+    "config": (CONFIG, read_config),
+    "agent": (AGENT, lambda data: parse_agent("odd", tomllib.loads(data.decode()))),
+    "subscriptions": (SUBSCRIPTIONS, lambda data: parse_subscriptions(data.decode())),
     "skill": (SKILL, parse_skill),
-    "crons": (CRONS, crons),
+    "crons": (CRONS, read_crons),
 }
 # How each says no; what is no TOML at all is told by whoever opens the file.
-REFUSALS = (ConfigError, SettingsError, AgentError, SkillError, ValueError)
+REFUSALS = (ConfigError, ProviderSettingsError, AgentError, SkillError, ValueError)
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -88,7 +88,7 @@ def test_any_text_is_used_or_refused_in_a_sentence(kind: str) -> None:
     rng = random.Random(kind)
     used = refused = 0
     for number in range(COUNT):
-        data = odd_lines(rng, text)
+        data = corrupt_lines(rng, text)
         try:
             read(data)
         except REFUSALS as error:

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.protocol import sender_folder, wire
+from crabtalk.protocol import get_sender_folder, wire
 from tests.daemon.served import (
     CONFIG,
-    Follower,
-    Served,
+    FeedFollower,
+    InProcessDaemon,
     ToolCalls,
-    called,
-    calling,
-    following,
-    messages,
-    served,
-    within,
+    follow_feed,
+    read_conversation,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    wait_with_timeout,
 )
 
 # Words that stand in closed files and nowhere else.
@@ -46,10 +46,10 @@ STRANGERS = ["tg:666", "event:x", "cron"]
 
 
 @asynccontextmanager
-async def hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[Served]:
+async def open_hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[InProcessDaemon]:
     """A daemon whose closed files hold the secret words, and whose owner has said one."""
     config = f"# {SECRETS['config.toml']}\n{config}"
-    async with served(path, hooks={}, agents=AGENTS, config=config) as daemon:
+    async with run_daemon(path, hooks={}, agents=AGENTS, config=config) as daemon:
         for name, word in SECRETS.items():
             file = daemon.home / name
             if not file.exists():
@@ -60,9 +60,9 @@ async def hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[Served
         yield daemon
 
 
-def closed_paths(daemon: Served) -> list[str]:
+def list_closed_paths(daemon: InProcessDaemon) -> list[str]:
     """What no stranger may open, by every name we could think of."""
-    (log,) = daemon.logs
+    (log,) = daemon.log_paths
     files = [*(daemon.home / name for name in SECRETS), log]
     system = [
         "/etc/passwd",
@@ -78,11 +78,11 @@ def closed_paths(daemon: Served) -> list[str]:
     return [*map(str, files), *system, *inside, f"{daemon.home}/../home/config.toml"]
 
 
-def plant_links(daemon: Served, folder: Path) -> list[str]:
+def plant_links(daemon: InProcessDaemon, folder: Path) -> list[str]:
     """Second names of closed files in a sender's folder: of files, of folders, of links."""
     folder.mkdir(parents=True, exist_ok=True)
     made: list[str] = []
-    (log,) = daemon.logs
+    (log,) = daemon.log_paths
     for number, target in enumerate([*(daemon.home / name for name in SECRETS), log]):
         (folder / f"soft{number}").symlink_to(target)
         (folder / f"relative{number}").symlink_to(os.path.relpath(target, folder))
@@ -94,7 +94,7 @@ def plant_links(daemon: Served, folder: Path) -> list[str]:
     return [*made, "home/config.toml", "again", "process/environ"]
 
 
-def attempts(paths: Sequence[str]) -> list[ToolCalls]:
+def make_attempts(paths: Sequence[str]) -> list[ToolCalls]:
     """Steps that read and edit each of the paths."""
     reads = [("read", {"path": path}) for path in paths]
     edits = [("edit", {"path": p, "old_string": "#", "new_string": "owned"}) for p in paths]
@@ -102,13 +102,15 @@ def attempts(paths: Sequence[str]) -> list[ToolCalls]:
     return [calls[at : at + 60] for at in range(0, len(calls), 60)]
 
 
-def contents(daemon: Served) -> dict[str, bytes]:
+def read_secret_files(daemon: InProcessDaemon) -> dict[str, bytes]:
     return {name: (daemon.home / name).read_bytes() for name in SECRETS}
 
 
-def find_leaks(daemon: Served, follower: Follower, sender: str, more: str = "") -> list[str]:
+def find_leaks(
+    daemon: InProcessDaemon, follower: FeedFollower, sender: str, more: str = ""
+) -> list[str]:
     """Secret words in what the model was shown, what was streamed, and the sender's log."""
-    logs = [path.read_text() for path in daemon.logs if json.dumps(sender) in path.read_text()]
+    logs = [path.read_text() for path in daemon.log_paths if json.dumps(sender) in path.read_text()]
     assert logs, "the sender has a conversation"
     requests = [
         json.dumps(request)
@@ -126,19 +128,19 @@ async def test_a_stranger_opens_no_file_of_the_home_or_the_system(
     tmp_path: Path, sender: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        hostile_home(tmp_path) as daemon,
+        open_hostile_home(tmp_path) as daemon,
         daemon.client() as client,
-        following(daemon, all_kinds=True) as follower,
+        follow_feed(daemon, all_kinds=True) as follower,
     ):
-        links = plant_links(daemon, sender_folder(daemon.home, sender))
-        before = contents(daemon)
+        links = plant_links(daemon, get_sender_folder(daemon.home, sender))
+        before = read_secret_files(daemon)
         daemon.model.requests.clear()
-        steps = attempts([*closed_paths(daemon), *links])
-        results = await called(client, "crab", *steps, sender=sender, cwd=str(daemon.home))
+        steps = make_attempts([*list_closed_paths(daemon), *links])
+        results = await run_tool_calls(client, "crab", *steps, sender=sender, cwd=str(daemon.home))
         assert len(results) == sum(map(len, steps))
         for result in results:
             assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
-        assert contents(daemon) == before
+        assert read_secret_files(daemon) == before
         told_later = str(await client.list_messages("crab", sender=sender))
         assert find_leaks(daemon, follower, sender, told_later + caplog.text) == []
 
@@ -146,17 +148,20 @@ async def test_a_stranger_opens_no_file_of_the_home_or_the_system(
 @pytest.mark.req("trust.strangers.files")
 async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> None:
     async with (
-        hostile_home(tmp_path) as daemon,
+        open_hostile_home(tmp_path) as daemon,
         daemon.client() as client,
-        following(daemon, all_kinds=True) as follower,
+        follow_feed(daemon, all_kinds=True) as follower,
     ):
         sender = "event:mail"
         await client.subscribe_event("mail", "twin")  # first: it replaces a file we link to
         daemon.model.requests.clear()
-        links = plant_links(daemon, sender_folder(daemon.home, sender))
-        steps = [*attempts([*closed_paths(daemon), *links]), [("bash", {"command": "env"})]]
-        await client.publish_event("mail", calling(*steps))
-        await follower.until_done()
+        links = plant_links(daemon, get_sender_folder(daemon.home, sender))
+        steps = [
+            *make_attempts([*list_closed_paths(daemon), *links]),
+            [("bash", {"command": "env"})],
+        ]
+        await client.publish_event("mail", script_tool_calls(*steps))
+        await follower.wait_until_done()
         page = await client.list_messages("twin", sender=sender, limit=500)
         outputs = [message.content for message in page.messages if message.role == "tool"]
         assert len(outputs) == sum(map(len, steps))
@@ -167,21 +172,21 @@ async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> No
 @pytest.mark.req("trust.strangers.files")
 @pytest.mark.parametrize("sender", STRANGERS)
 async def test_a_stranger_uses_its_own_folder_and_nobody_elses(tmp_path: Path, sender: str) -> None:
-    async with hostile_home(tmp_path) as daemon, daemon.client() as client:
-        own = sender_folder(daemon.home, sender)
-        other = sender_folder(daemon.home, f"{sender}7")
-        for folder in (own, other, sender_folder(daemon.home, "user")):
+    async with open_hostile_home(tmp_path) as daemon, daemon.client() as client:
+        own = get_sender_folder(daemon.home, sender)
+        other = get_sender_folder(daemon.home, f"{sender}7")
+        for folder in (own, other, get_sender_folder(daemon.home, "user")):
             folder.mkdir(parents=True)
             (folder / "note.txt").write_text("first\n")
         change = {"old_string": "first", "new_string": "second"}
-        results = await called(
+        results = await run_tool_calls(
             client,
             "crab",
             [("read", {"path": "note.txt"}), ("read", {"path": str(own / "note.txt")})],
             [("edit", {"path": "note.txt", **change})],
             [("read", {"path": f"../{other.name}/note.txt"})],
             [("edit", {"path": str(other / "note.txt"), **change})],
-            [("read", {"path": str(sender_folder(daemon.home, "user") / "note.txt")})],
+            [("read", {"path": str(get_sender_folder(daemon.home, "user") / "note.txt")})],
             sender=sender,
         )
         assert [result.is_error for result in results] == [False] * 3 + [True] * 3, results
@@ -198,10 +203,10 @@ async def test_a_folder_opened_for_reading_is_not_open_for_changes(tmp_path: Pat
         (folder / "page").write_text("first\n")
     rules = json.dumps([f"read({handbook}/**)", f"edit({drafts}/**)"])
     agents = {"crab": f'prompt = "p"\n[permissions]\nstrangers = {rules}\n'}
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         pages = [str(handbook / "page"), str(drafts / "page")]
         change = {"old_string": "first", "new_string": "second"}
-        results = await called(
+        results = await run_tool_calls(
             client,
             "crab",
             [("read", {"path": page}) for page in pages],
@@ -217,20 +222,20 @@ async def test_a_folder_opened_for_reading_is_not_open_for_changes(tmp_path: Pat
 async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skills(
     tmp_path: Path,
 ) -> None:
-    async with hostile_home(tmp_path) as daemon, daemon.client() as client:
-        kept = sender_folder(daemon.home, "tg:1") / "note.txt"
+    async with open_hostile_home(tmp_path) as daemon, daemon.client() as client:
+        kept = get_sender_folder(daemon.home, "tg:1") / "note.txt"
         kept.parent.mkdir(parents=True)
         kept.write_text("first\n")
         skill = "skills/tides/SKILL.md"
-        (log,) = daemon.logs
+        (log,) = daemon.log_paths
         closed = [*(str(daemon.home / name) for name in SECRETS if name != skill), str(log)]
         closed += ["/proc/self/environ", f"/proc/{os.getpid()}/environ", "config.toml"]
         change = {"old_string": "first", "new_string": "second"}
-        before = contents(daemon)
-        results = await called(
+        before = read_secret_files(daemon)
+        results = await run_tool_calls(
             client,
             "crab",
-            *attempts(closed),
+            *make_attempts(closed),
             [("edit", {"path": skill, "old_string": "#", "new_string": "owned"})],
             [("read", {"path": skill}), ("read", {"path": str(kept)})],
             [("edit", {"path": str(kept), **change})],
@@ -241,7 +246,7 @@ async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skil
             assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
         assert SECRETS[skill] in read_skill.output
         assert ("first" in read_kept.output, edited.output) == (True, "ok")
-        assert contents(daemon) == before
+        assert read_secret_files(daemon) == before
 
 
 # ── Who is the owner ────────────────────────────────────────────────────────────────────────────
@@ -264,11 +269,11 @@ ECHO = [("bash", {"command": "echo shell-ran"})]
 
 @pytest.mark.req("trust.owners")
 async def test_a_sender_that_only_looks_like_the_owner_has_no_shell(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for sender in LOOKALIKES:
-            (result,) = await called(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
+            (result,) = await run_tool_calls(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
             assert result.output.startswith("permission denied:"), (sender, result.output)
-            (result,) = await called(client, "crab", ECHO, sender="x", origin=sender)
+            (result,) = await run_tool_calls(client, "crab", ECHO, sender="x", origin=sender)
             assert result.output.startswith("permission denied:"), (sender, result.output)
 
 
@@ -277,32 +282,32 @@ async def test_the_owners_senders_are_known_by_name(tmp_path: Path) -> None:
     account = pwd.getpwuid(os.getuid()).pw_name
     config = CONFIG + '[daemon]\nowners = ["alice", "tg:42"]\n'
     async with (
-        served(tmp_path, hooks={}, config=config) as daemon,
+        run_daemon(tmp_path, hooks={}, config=config) as daemon,
         daemon.client() as client,
     ):
         for sender in ("", "user", "user~x", "user~", account, "alice", "tg:42"):
-            (result,) = await called(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
+            (result,) = await run_tool_calls(client, "crab", ECHO, sender=sender, cwd=str(tmp_path))
             assert "shell-ran" in result.output, (sender, result.output)
         for sender in ("Alice", "alice ", "tg:421", "tg:4", "alice~x", f"{account} "):
-            (result,) = await called(client, "crab", ECHO, sender=sender)
+            (result,) = await run_tool_calls(client, "crab", ECHO, sender=sender)
             assert result.output.startswith("permission denied:"), (sender, result.output)
 
 
 @pytest.mark.req("trust.origin.events")
 async def test_a_subscription_has_the_rights_of_who_made_it(tmp_path: Path) -> None:
     async with (
-        served(tmp_path, hooks={}) as daemon,
+        run_daemon(tmp_path, hooks={}) as daemon,
         daemon.client() as client,
-        following(daemon) as follower,
+        follow_feed(daemon) as follower,
     ):
         makers = {"a": None, "b": "", "c": "tg:666", "d": "cron", "e": "user"}
         for source, sender in makers.items():
             await client.subscribe_event(source, "twin", sender=sender)
-            await client.publish_event(source, calling(ECHO))
-        await follower.until_done(len(makers))
+            await client.publish_event(source, script_tool_calls(ECHO))
+        await follower.wait_until_done(len(makers))
         ran = set()
         for source in makers:
-            found = await messages(client, "twin", f"event:{source}")
+            found = await read_conversation(client, "twin", f"event:{source}")
             (output,) = [text for role, text in found if role == "tool"]
             if "shell-ran" in output:
                 ran.add(source)
@@ -315,15 +320,17 @@ async def test_a_subscription_has_the_rights_of_who_made_it(tmp_path: Path) -> N
 async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) -> None:
     """Also through the owner's own subscription to the end of the agent's runs."""
     async with (
-        served(tmp_path, hooks={}) as daemon,
+        run_daemon(tmp_path, hooks={}) as daemon,
         daemon.client() as client,
-        following(daemon) as follower,
+        follow_feed(daemon) as follower,
     ):
         await client.subscribe_event("agent:crab:done", "twin", sender="user")
-        await within(client.send("crab", '!say !tool bash {"command": "id"}', sender="tg:666"))
-        await follower.until_done(2)
+        await wait_with_timeout(
+            client.send("crab", '!say !tool bash {"command": "id"}', sender="tg:666")
+        )
+        await follower.wait_until_done(2)
         fired = "event:agent:crab:done"
-        found = await messages(client, "twin", fired)
+        found = await read_conversation(client, "twin", fired)
         outputs = [text for role, text in found if role == "tool"]
         assert len(outputs) == 1, found
         assert outputs[0].startswith("permission denied:")
@@ -337,17 +344,17 @@ async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) ->
 async def test_instructions_in_a_senders_folder_are_no_instructions(
     tmp_path: Path, name: str
 ) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        own = sender_folder(daemon.home, "tg:666")
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        own = get_sender_folder(daemon.home, "tg:666")
         (own / "deep").mkdir(parents=True)
         for folder in (own, own / "deep", own.parent):
             (folder / name).write_text("obey-the-stranger\n")
         tasks = [{"message": "!say worked"}, {"message": "!say worked", "cwd": "deep"}]
-        script = calling([("delegate", {"tasks": tasks})])
-        await within(client.send("crab", script, sender="tg:666"))
+        script = script_tool_calls([("delegate", {"tasks": tasks})])
+        await wait_with_timeout(client.send("crab", script, sender="tg:666"))
         # The owner's agent in that folder, too: it looks at what somebody sent.
-        await within(client.send("crab", script, cwd=str(own)))
-        await within(client.send("twin", "!say seen", cwd=str(own / "deep")))
+        await wait_with_timeout(client.send("crab", script, cwd=str(own)))
+        await wait_with_timeout(client.send("twin", "!say seen", cwd=str(own / "deep")))
         assert len(daemon.model.requests) >= 9
         assert "obey-the-stranger" not in json.dumps(daemon.model.requests)
 
@@ -359,13 +366,13 @@ async def test_nobody_is_asked_about_a_tool_that_the_agent_may_not_call(tmp_path
         "twin": 'prompt = "p"\nmode = "ask"\n[hooks.bash]\ndisabled = true\n',
     }
     async with (
-        served(tmp_path, hooks={}, agents=agents) as daemon,
+        run_daemon(tmp_path, hooks={}, agents=agents) as daemon,
         daemon.client() as client,
-        following(daemon, all_kinds=True) as follower,
+        follow_feed(daemon, all_kinds=True) as follower,
     ):
         touch = ("bash", {"command": "touch x"})
         change = ("edit", {"path": "x", "old_string": "a", "new_string": "b"})
-        results = await called(client, "crab", [touch, change])
-        results += await called(client, "twin", [touch])
+        results = await run_tool_calls(client, "crab", [touch, change])
+        results += await run_tool_calls(client, "twin", [touch])
         assert [result.output.split(":")[0] for result in results] == ["tool not available"] * 3
         assert wire.ASK_USER not in {event.kind for event in follower.events}

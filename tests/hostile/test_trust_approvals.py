@@ -11,26 +11,26 @@ import pytest
 
 from crabtalk.client import Client
 from crabtalk.client.events import Event
-from crabtalk.policy import Request, parse_rule
-from crabtalk.policy.rules import find_cover, find_match
-from crabtalk.protocol import sender_folder, wire
-from crabtalk.runtime import Access, Run, ToolDispatch
+from crabtalk.policy import PermissionRequest, parse_rule
+from crabtalk.policy.rules import find_covering_rules, find_matching_rule
+from crabtalk.protocol import get_sender_folder, wire
+from crabtalk.runtime import Run, ToolAccess, ToolDispatch
 from tests.daemon.served import (
-    Follower,
-    Served,
+    FeedFollower,
+    FunctionTools,
+    InProcessDaemon,
     ToolCalls,
-    Tools,
-    becomes,
-    called,
-    calling,
-    following,
-    messages,
-    outcomes,
-    refused,
-    served,
-    told,
-    until,
-    within,
+    collect_events,
+    expect_error_code,
+    follow_feed,
+    read_conversation,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    select_tool_results,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
 
 ASKING = {
@@ -40,34 +40,36 @@ STRANGER = "tg:666"
 
 
 @asynccontextmanager
-async def asking(path: Path) -> AsyncIterator[tuple[Served, Client]]:
-    async with served(path, hooks={}, agents=ASKING) as daemon, daemon.client() as client:
+async def serve_asking_agent(path: Path) -> AsyncIterator[tuple[InProcessDaemon, Client]]:
+    async with run_daemon(path, hooks={}, agents=ASKING) as daemon, daemon.client() as client:
         yield daemon, client
 
 
-async def ask(
+async def start_question(
     client: Client, *calls: tuple[str, dict[str, Any]], agent: str = "crab", **options: Any
 ) -> tuple[wire.AskUserEvent, AsyncGenerator[Event, None]]:
     """The question about calls of one step, and the stream that waits for an answer."""
-    stream = client.stream(agent, calling(calls), **options)
-    return await until(stream, wire.AskUserEvent), stream
+    stream = client.stream(agent, script_tool_calls(calls), **options)
+    return await wait_for_event(stream, wire.AskUserEvent), stream
 
 
-async def answer(
+async def answer_question(
     client: Client, stream: AsyncGenerator[Event, None], reply: str, agent: str = "crab"
 ) -> list[wire.ToolResultEvent]:
-    await within(client.reply_to_ask(agent, reply))
-    return outcomes(await told(stream))
+    await wait_with_timeout(client.reply_to_ask(agent, reply))
+    return select_tool_results(await collect_events(stream))
 
 
-def receipts(daemon: Served) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for path in daemon.logs for line in path.read_text().splitlines()]
+def read_receipts(daemon: InProcessDaemon) -> list[dict[str, Any]]:
+    lines = [
+        json.loads(line) for path in daemon.log_paths for line in path.read_text().splitlines()
+    ]
     return [line["data"] for line in lines if line.get("event") == "approval"]
 
 
 # ── What the question shows ─────────────────────────────────────────────────────────────────────
 
-HIDING = {
+HIDDEN_COMMANDS = {
     "spaces": "echo hello" + " " * 50_000 + "; touch hidden-end",
     "newlines": "echo hello" + "\n" * 50_000 + "touch hidden-end",
     "comment": "echo hello # " + "x" * 100_000 + "\ntouch hidden-end",
@@ -76,20 +78,22 @@ HIDING = {
 
 
 @pytest.mark.req("trust.approvals.whole")
-@pytest.mark.parametrize("command", HIDING.values(), ids=HIDING)
+@pytest.mark.parametrize("command", HIDDEN_COMMANDS.values(), ids=HIDDEN_COMMANDS)
 async def test_the_question_shows_every_byte_of_a_long_command(
     tmp_path: Path, command: str
 ) -> None:
-    async with asking(tmp_path) as (daemon, client):
-        asked, stream = await ask(client, ("bash", {"command": command}), cwd=str(tmp_path))
+    async with serve_asking_agent(tmp_path) as (daemon, client):
+        asked, stream = await start_question(
+            client, ("bash", {"command": command}), cwd=str(tmp_path)
+        )
         (question,) = asked.questions
         assert command in question.question
         assert question.approval.call == command
         assert "call_" not in question.question
-        (result,) = await answer(client, stream, "Deny")
+        (result,) = await answer_question(client, stream, "Deny")
         assert result.output.startswith("permission denied: the user said no")
         assert not (tmp_path / "hidden-end").exists()
-        assert [receipt["decision"] for receipt in receipts(daemon)] == ["denied"]
+        assert [receipt["decision"] for receipt in read_receipts(daemon)] == ["denied"]
 
 
 @pytest.mark.req("trust.approvals.whole")
@@ -102,8 +106,8 @@ async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
     env = {"ONE": "x" * 3000 + "-end-of-one", "TWO": "y\nz"}
     edit = {"path": "f", "old_string": "old", "new_string": "new\n" * 30_000 + "end-of-edit"}
     make: dict[str, Any] = {"command": "make", "env": env, "timeout": 7}
-    async with asking(tmp_path) as (_, client):
-        asked, stream = await ask(client, ("bash", make), ("edit", edit), cwd=str(place))
+    async with serve_asking_agent(tmp_path) as (_, client):
+        asked, stream = await start_question(client, ("bash", make), ("edit", edit), cwd=str(place))
         shell, change = asked.questions
         for part in ("make", f"ONE={env['ONE']}", "TWO=y\nz", f"in {place}", "timeout: 7"):
             assert part in shell.question
@@ -113,7 +117,7 @@ async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
         assert change.question.count("+ new\n") == 30_000
         assert "+ end-of-edit" in change.question
         assert "- old" in change.question
-        await answer(client, stream, "Deny")
+        await answer_question(client, stream, "Deny")
         assert (place / "f").read_text() == "old"
 
 
@@ -121,14 +125,16 @@ async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
 async def test_the_question_spells_out_what_would_be_invisible(tmp_path: Path) -> None:
     signs = "\x1b[2K\r\x08\x07\u202e\u2066\u200b\u00a0\ufeff\u2028\U000e0041"
     env = {"A": "b\x1b[8m"}
-    async with asking(tmp_path) as (_, client):
-        asked, stream = await ask(client, ("bash", {"command": f"echo {signs}", "env": env}))
+    async with serve_asking_agent(tmp_path) as (_, client):
+        asked, stream = await start_question(
+            client, ("bash", {"command": f"echo {signs}", "env": env})
+        )
         (question,) = asked.questions
         shown = str(question.question) + question.approval.call + str(dict(question.approval.env))
         assert not set(signs + "\x1b") & set(shown) - set("[2K")
         for sign in set(signs) - set("[2K"):
             assert f"\\u{{{ord(sign):x}}}" in question.question
-        await answer(client, stream, "Deny")
+        await answer_question(client, stream, "Deny")
 
 
 # ── What an answer allows ───────────────────────────────────────────────────────────────────────
@@ -139,16 +145,16 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
     touch, other = "touch kept", "chmod 600 kept"
     place = tmp_path / "place"
     place.mkdir()
-    async with asking(tmp_path) as (daemon, client):
-        asked, stream = await ask(client, ("bash", {"command": "git push origin main"}))
+    async with serve_asking_agent(tmp_path) as (daemon, client):
+        asked, stream = await start_question(client, ("bash", {"command": "git push origin main"}))
         assert "git push origin main" in asked.questions[0].approval.always
         assert "begin" not in asked.questions[0].approval.always
-        await answer(client, stream, "Always")
-        (receipt,) = receipts(daemon)
+        await answer_question(client, stream, "Always")
+        (receipt,) = read_receipts(daemon)
         assert receipt["rules"] == ["bash(git push origin main)"]
         assert receipt["decision"] == "always"
-        _, stream = await ask(client, ("bash", {"command": touch}), cwd=str(place))
-        await answer(client, stream, "Always")
+        _, stream = await start_question(client, ("bash", {"command": touch}), cwd=str(place))
+        await answer_question(client, stream, "Always")
         assert (place / "kept").exists()
         model = daemon.model
         for command in (
@@ -157,50 +163,54 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
             other,
             "touch a; id>b",
         ):
-            asked, stream = await ask(client, ("bash", {"command": command}), cwd=str(place))
-            await answer(client, stream, "Deny")
+            asked, stream = await start_question(
+                client, ("bash", {"command": command}), cwd=str(place)
+            )
+            await answer_question(client, stream, "Deny")
         url = model.url
     config = (tmp_path / "home" / "config.toml").read_text()
     assert url in config
-    async with asking(tmp_path) as (daemon, client):
+    async with serve_asking_agent(tmp_path) as (daemon, client):
         (tmp_path / "home" / "config.toml").write_text(config.replace(url, daemon.model.url))
         await client.reload()
         (place / "kept").unlink()
-        (result,) = await called(client, "crab", [("bash", {"command": touch})], cwd=str(place))
+        (result,) = await run_tool_calls(
+            client, "crab", [("bash", {"command": touch})], cwd=str(place)
+        )
         assert not result.is_error, result.output
         assert (place / "kept").exists()
-        _, stream = await ask(client, ("bash", {"command": other}), cwd=str(place))
-        await answer(client, stream, "Deny")
+        _, stream = await start_question(client, ("bash", {"command": other}), cwd=str(place))
+        await answer_question(client, stream, "Deny")
         # Another conversation of the same agent is asked again.
-        _, stream = await ask(client, ("bash", {"command": touch}), sender="user~b")
+        _, stream = await start_question(client, ("bash", {"command": touch}), sender="user~b")
         await stream.aclose()
 
 
 @pytest.mark.req("trust.approvals.bound")
 async def test_a_bare_word_allows_nothing_where_two_calls_are_asked_about(tmp_path: Path) -> None:
     calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
-    async with asking(tmp_path) as (daemon, client):
+    async with serve_asking_agent(tmp_path) as (daemon, client):
         for word in ("Allow", "Always", "yes", '"Allow"', "true", '["Allow"]'):
-            asked, stream = await ask(client, *calls, cwd=str(tmp_path))
+            asked, stream = await start_question(client, *calls, cwd=str(tmp_path))
             assert len(asked.questions) == 2
-            results = await answer(client, stream, word)
+            results = await answer_question(client, stream, word)
             assert [result.is_error for result in results] == [True, True]
         assert not (tmp_path / "one").exists()
         assert not (tmp_path / "two").exists()
-        assert {receipt["decision"] for receipt in receipts(daemon)} == {"denied"}
+        assert {receipt["decision"] for receipt in read_receipts(daemon)} == {"denied"}
 
 
 @pytest.mark.req("trust.approvals.bound")
 async def test_an_answer_in_json_counts_for_its_own_question_only(tmp_path: Path) -> None:
     calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
-    async with asking(tmp_path) as (daemon, client):
-        asked, stream = await ask(client, *calls, cwd=str(tmp_path))
+    async with serve_asking_agent(tmp_path) as (daemon, client):
+        asked, stream = await start_question(client, *calls, cwd=str(tmp_path))
         reply = json.dumps({asked.questions[1].question: "Allow", "touch one": "Allow"})
-        results = await answer(client, stream, reply)
+        results = await answer_question(client, stream, reply)
         assert [result.is_error for result in results] == [True, False]
         assert not (tmp_path / "one").exists()
         assert (tmp_path / "two").exists()
-        found = {receipt["digest"]: receipt["decision"] for receipt in receipts(daemon)}
+        found = {receipt["digest"]: receipt["decision"] for receipt in read_receipts(daemon)}
         digests = [question.approval.digest for question in asked.questions]
         assert found == dict(zip(digests, ["denied", "allowed"], strict=True))
 
@@ -219,37 +229,39 @@ async def test_an_answer_holds_for_the_bytes_of_one_call(
     tmp_path: Path, calls: list[dict[str, Any]]
 ) -> None:
     """Also where another call of the step would be described by the same text."""
-    async with asking(tmp_path) as (daemon, client):
+    async with serve_asking_agent(tmp_path) as (daemon, client):
         step = [("bash", {**call, "command": f"touch ran; {call['command']}"}) for call in calls]
-        asked, stream = await ask(client, *step, cwd=str(tmp_path))
+        asked, stream = await start_question(client, *step, cwd=str(tmp_path))
         first = asked.questions[0]
-        results = await answer(client, stream, json.dumps({first.question: "Allow"}))
+        results = await answer_question(client, stream, json.dumps({first.question: "Allow"}))
         assert [result.is_error for result in results].count(False) <= 1, results
-        allowed = [one["digest"] for one in receipts(daemon) if one["decision"] == "allowed"]
+        allowed = [one["digest"] for one in read_receipts(daemon) if one["decision"] == "allowed"]
         assert set(allowed) <= {first.approval.digest}
 
 
 @pytest.mark.req("trust.approvals.bound")
 async def test_one_yes_is_one_call_though_the_step_makes_it_twice(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, client):
+    async with serve_asking_agent(tmp_path) as (_, client):
         twice = [("bash", {"command": "echo paid >> bill"})] * 2
-        asked, stream = await ask(client, *twice, cwd=str(tmp_path))
+        asked, stream = await start_question(client, *twice, cwd=str(tmp_path))
         assert len(asked.questions) == 1
-        results = await answer(client, stream, "Allow")
+        results = await answer_question(client, stream, "Allow")
         assert sorted(result.is_error for result in results) == [False, True]
         assert (tmp_path / "bill").read_text() == "paid\n"
 
 
 @pytest.mark.req("trust.approvals.always")
 async def test_always_for_a_file_with_a_pattern_in_its_name_is_not_offered(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (_, client):
+    async with serve_asking_agent(tmp_path) as (_, client):
         for name in ("**", "*", "a?b"):
             change = {"path": name, "old_string": "a", "new_string": "b"}
-            asked, stream = await ask(client, ("edit", change), cwd=str(tmp_path))
+            asked, stream = await start_question(client, ("edit", change), cwd=str(tmp_path))
             assert asked.questions[0].approval.always == ""
-            await answer(client, stream, "Always")
-        asked, stream = await ask(client, ("edit", {**change, "path": "other"}), cwd=str(tmp_path))
-        await answer(client, stream, "Deny")
+            await answer_question(client, stream, "Always")
+        asked, stream = await start_question(
+            client, ("edit", {**change, "path": "other"}), cwd=str(tmp_path)
+        )
+        await answer_question(client, stream, "Deny")
 
 
 HUGE = "1" * 5000  # more digits than one of the parsers takes
@@ -259,12 +271,12 @@ HUGE = "1" * 5000  # more digits than one of the parsers takes
 async def test_arguments_that_parsers_read_differently_are_not_carried_out(tmp_path: Path) -> None:
     hidden = f'{{"command": "ls", "env": {{"A": "b"}}, "x": {HUGE}}}'
     deep = f'{{"command": "touch ran", "x": {"[" * 50_000}{"]" * 50_000}}}'
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for mode in ("plan", "ask", "auto"):
-            (result,) = await called(client, "crab", [("bash", hidden)], mode=mode)
+            (result,) = await run_tool_calls(client, "crab", [("bash", hidden)], mode=mode)
             assert result.output.startswith("permission denied: its arguments"), result.output
         # What no parser takes fails, and the turn goes on.
-        (result,) = await called(client, "crab", [("bash", deep)], cwd=str(tmp_path))
+        (result,) = await run_tool_calls(client, "crab", [("bash", deep)], cwd=str(tmp_path))
         assert result.output.startswith("invalid arguments:"), result.output
         assert not (tmp_path / "ran").exists()
 
@@ -292,20 +304,27 @@ async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -
 
     rules = 'deny = ["fetch(internal.example.com)"]\nallow = ["fetch(example.net)"]'
     agents = {"crab": f'prompt = "p"\nmode = "ask"\n[permissions]\n{rules}\n'}
-    hooks = {"web": Tools(fetch=fetch)}
-    async with served(tmp_path, hooks=hooks, agents=agents) as daemon, daemon.client() as client:
+    hooks = {"web": FunctionTools(fetch=fetch)}
+    async with (
+        run_daemon(tmp_path, hooks=hooks, agents=agents) as daemon,
+        daemon.client() as client,
+    ):
         for url in URLS:
-            (result,) = await called(client, "crab", [("fetch", {"url": url})], mode="auto")
+            (result,) = await run_tool_calls(client, "crab", [("fetch", {"url": url})], mode="auto")
             assert result.output.startswith("permission denied:"), (url, result.output)
-        (result,) = await called(client, "crab", [("fetch", {"uri": URLS[0]})], mode="auto")
+        (result,) = await run_tool_calls(client, "crab", [("fetch", {"uri": URLS[0]})], mode="auto")
         assert result.output.startswith("permission denied:"), result.output
         assert fetched == []
         # What cannot be told is not allowed by a rule either.
         for url in ("http://example.net%2f.evil.org/", "http://evil.org"):
-            (result,) = await called(client, "crab", [("fetch", {"url": url})], unattended=True)
+            (result,) = await run_tool_calls(
+                client, "crab", [("fetch", {"url": url})], unattended=True
+            )
             assert result.output.startswith("permission denied:"), (url, result.output)
         for url in ("http://example.net/x", "https://www.Example.NET./"):
-            (result,) = await called(client, "crab", [("fetch", {"url": url})], unattended=True)
+            (result,) = await run_tool_calls(
+                client, "crab", [("fetch", {"url": url})], unattended=True
+            )
             assert result.output == "fetched"
 
 
@@ -320,9 +339,9 @@ def test_a_denied_domain_is_denied_by_way_of_the_tool_mcp_too(is_text: bool) -> 
         "args": json.dumps(inner) if is_text else inner,
     }
     call = ToolDispatch("mcp", json.dumps(given), "c", "crab", "user", cast("Run", None), Path("/"))
-    request = Request(call, ("fetch", "web__fetch"), Access("mcp", "web__fetch"))
-    assert find_match([parse_rule("fetch(internal.example.com)")], request) is not None
-    assert find_cover([parse_rule("fetch(example.net)")], request) is None
+    request = PermissionRequest(call, ("fetch", "web__fetch"), ToolAccess("mcp", "web__fetch"))
+    assert find_matching_rule([parse_rule("fetch(internal.example.com)")], request) is not None
+    assert find_covering_rules([parse_rule("fetch(example.net)")], request) is None
 
 
 # ── Whose answer counts ─────────────────────────────────────────────────────────────────────────
@@ -330,21 +349,26 @@ def test_a_denied_domain_is_denied_by_way_of_the_tool_mcp_too(is_text: bool) -> 
 TOUCH: ToolCalls = [("bash", {"command": "touch ran"})]
 
 
-async def owner_question(follower: Follower) -> wire.AgentEventMsg:
-    await becomes(lambda: any(event.kind == wire.ASK_USER for event in follower.events))
+async def wait_for_owner_question(follower: FeedFollower) -> wire.AgentEventMsg:
+    await wait_until(lambda: any(event.kind == wire.ASK_USER for event in follower.events))
     return next(event for event in follower.events if event.kind == wire.ASK_USER)
 
 
 @pytest.mark.req("trust.approvals.strangers")
 async def test_a_strangers_approval_is_the_owners_to_give(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (daemon, client), following(daemon, all_kinds=True) as follower:
-        folder = sender_folder(daemon.home, STRANGER)
+    async with (
+        serve_asking_agent(tmp_path) as (daemon, client),
+        follow_feed(daemon, all_kinds=True) as follower,
+    ):
+        folder = get_sender_folder(daemon.home, STRANGER)
         folder.mkdir(parents=True)
         (folder / "f").write_text("old")
         edit = ("edit", {"path": "f", "old_string": "old", "new_string": "new"})
-        script = calling([("set_title", {"title": "t"})], [edit])
-        running = asyncio.ensure_future(told(client.stream("crab", script, sender=STRANGER)))
-        event = await owner_question(follower)
+        script = script_tool_calls([("set_title", {"title": "t"})], [edit])
+        running = asyncio.ensure_future(
+            collect_events(client.stream("crab", script, sender=STRANGER))
+        )
+        event = await wait_for_owner_question(follower)
         (question,) = event.ask.questions
         assert (question.approval.for_owner, question.approval.requested_by) == (True, STRANGER)
         ask_id = event.ask.ask_id
@@ -357,65 +381,78 @@ async def test_a_strangers_approval_is_the_owners_to_give(tmp_path: Path) -> Non
         ]
         for options in tries:
             reply = client.reply_to_ask("crab", "Allow", sender=STRANGER, **options)
-            assert await refused(reply) == 404
+            assert await expect_error_code(reply) == 404
         assert not running.done()
         assert (folder / "f").read_text() == "old"
         await client.reply_to_ask("crab", "Deny", sender=STRANGER, ask_id=ask_id, as_owner=True)
-        events = await within(running)
+        events = await wait_with_timeout(running)
         assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
-        assert outcomes(events)[-1].output.startswith("permission denied: the owner said no")
-        (receipt,) = receipts(daemon)
+        assert select_tool_results(events)[-1].output.startswith(
+            "permission denied: the owner said no"
+        )
+        (receipt,) = read_receipts(daemon)
         assert (receipt["by"], receipt["decision"]) == ("owner", "denied")
 
 
 @pytest.mark.req("trust.approvals.strangers")
 async def test_the_owner_can_allow_a_strangers_call(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (daemon, client), following(daemon, all_kinds=True) as follower:
-        folder = sender_folder(daemon.home, STRANGER)
+    async with (
+        serve_asking_agent(tmp_path) as (daemon, client),
+        follow_feed(daemon, all_kinds=True) as follower,
+    ):
+        folder = get_sender_folder(daemon.home, STRANGER)
         folder.mkdir(parents=True)
         (folder / "f").write_text("old")
         edit = ("edit", {"path": "f", "old_string": "old", "new_string": "new"})
-        script = calling([("read", {"path": "f"})], [edit])
-        running = asyncio.ensure_future(told(client.stream("crab", script, sender=STRANGER)))
-        event = await owner_question(follower)
+        script = script_tool_calls([("read", {"path": "f"})], [edit])
+        running = asyncio.ensure_future(
+            collect_events(client.stream("crab", script, sender=STRANGER))
+        )
+        event = await wait_for_owner_question(follower)
         ask_id = event.ask.ask_id
         await client.reply_to_ask("crab", "Allow", sender=STRANGER, ask_id=ask_id, as_owner=True)
-        events = await within(running)
-        assert [result.is_error for result in outcomes(events)] == [False, False]
+        events = await wait_with_timeout(running)
+        assert [result.is_error for result in select_tool_results(events)] == [False, False]
         assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
         assert (folder / "f").read_text() == "new"
-        (receipt,) = receipts(daemon)
+        (receipt,) = read_receipts(daemon)
         digest = event.ask.questions[0].approval.digest
         assert (receipt["decision"], receipt["digest"]) == ("allowed", digest)
 
 
 @pytest.mark.req("trust.approvals.unwatched")
 async def test_what_nobody_could_answer_is_refused_at_once(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (daemon, client):
-        folder = sender_folder(daemon.home, STRANGER)
+    async with serve_asking_agent(tmp_path) as (daemon, client):
+        folder = get_sender_folder(daemon.home, STRANGER)
         folder.mkdir(parents=True)
         (folder / "f").write_text("old")
         change = {"path": "f", "old_string": "old", "new_string": "new"}
         # A stranger's, and no client of the owner follows.
-        (result,) = await called(client, "crab", [("edit", change)], sender=STRANGER)
+        (result,) = await run_tool_calls(client, "crab", [("edit", change)], sender=STRANGER)
         assert result.output.startswith("permission denied: it needs the owner's approval")
         # Somebody said that nobody would answer.
-        (result,) = await called(client, "crab", TOUCH, unattended=True, cwd=str(tmp_path))
+        (result,) = await run_tool_calls(client, "crab", TOUCH, unattended=True, cwd=str(tmp_path))
         assert result.output.startswith("permission denied:")
         assert "--mode auto" in result.output
         # Set off by an event, in the owner's name.
         await client.subscribe_event("x", "crab", sender="user")
-        await client.publish_event("x", calling(TOUCH))
-        await becomes(lambda: daemon.model.asked == 6)
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await client.publish_event("x", script_tool_calls(TOUCH))
+        await wait_until(lambda: daemon.model.request_count == 6)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         outputs = [
-            text for role, text in await messages(client, "crab", "event:x") if role == "tool"
+            text
+            for role, text in await read_conversation(client, "crab", "event:x")
+            if role == "tool"
         ]
         assert [text.split(";")[0][:18] for text in outputs] == ["permission denied:"]
         assert not (tmp_path / "ran").exists()
         # A delegate of an unattended run has nobody either.
-        tasks = {"tasks": [{"message": calling(TOUCH)}]}
-        await within(told(client.stream("crab", calling([("delegate", tasks)]), unattended=True)))
+        tasks = {"tasks": [{"message": script_tool_calls(TOUCH)}]}
+        await wait_with_timeout(
+            collect_events(
+                client.stream("crab", script_tool_calls([("delegate", tasks)]), unattended=True)
+            )
+        )
         assert not (tmp_path / "ran").exists()
 
 
@@ -438,11 +475,11 @@ MODES = {
 async def test_a_mode_decides_for_each_kind_of_tool(tmp_path: Path, mode: str) -> None:
     (tmp_path / "f").write_text("old")
     agents = {"crab": 'prompt = "p"\n'}
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         await client.set_mode("crab", mode)
         found = []
         for call in (READ, HARMLESS, EDIT, SHELL, PLUGIN):
-            stream = client.stream("crab", calling([call]), cwd=str(tmp_path))
+            stream = client.stream("crab", script_tool_calls([call]), cwd=str(tmp_path))
             verdict = ""
             async with asyncio.timeout(30):
                 async for event in stream:
@@ -460,32 +497,35 @@ async def test_a_mode_decides_for_each_kind_of_tool(tmp_path: Path, mode: str) -
 
 @pytest.mark.req("trust.modes.wire")
 async def test_a_mode_is_set_over_the_wire_told_on_the_feed_and_kept(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        async with following(daemon, all_kinds=True) as follower:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
+        async with follow_feed(daemon, all_kinds=True) as follower:
             assert (await client.set_mode("crab")).mode == "auto"
             info = await client.set_mode("crab", "plan")
             assert (info.mode, info.is_set) == ("plan", True)
             kinds = [wire.MODE_CHANGED]
-            await becomes(lambda: [event.kind for event in follower.events] == kinds)
+            await wait_until(lambda: [event.kind for event in follower.events] == kinds)
             (event,) = follower.events
             assert (event.agent, event.sender, event.content) == ("crab", "user", "plan")
         for bad in ("PLAN", "root", "auto ", "plan\n"):
-            assert await refused(client.set_mode("crab", bad)) == 400
-            assert await refused(told(client.stream("crab", "hi", mode=bad))) == 400
-            assert await refused(client.send("crab", "hi", mode=bad)) == 400
-        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path))
+            assert await expect_error_code(client.set_mode("crab", bad)) == 400
+            assert (
+                await expect_error_code(collect_events(client.stream("crab", "hi", mode=bad)))
+                == 400
+            )
+            assert await expect_error_code(client.send("crab", "hi", mode=bad)) == 400
+        (result,) = await run_tool_calls(client, "crab", TOUCH, cwd=str(tmp_path))
         assert result.output.startswith("permission denied: mode plan")
         # For one turn, and the next is as before.
-        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path), mode="auto")
+        (result,) = await run_tool_calls(client, "crab", TOUCH, cwd=str(tmp_path), mode="auto")
         assert not result.is_error
         (tmp_path / "ran").unlink()
-        (result,) = await called(client, "crab", TOUCH, cwd=str(tmp_path))
+        (result,) = await run_tool_calls(client, "crab", TOUCH, cwd=str(tmp_path))
         assert result.is_error
-        (result,) = await called(client, "crab", TOUCH, sender="user~b", mode="plan")
+        (result,) = await run_tool_calls(client, "crab", TOUCH, sender="user~b", mode="plan")
         assert result.is_error
         assert (await client.set_mode("crab", "")).mode == "auto"
         assert (await client.set_mode("crab", "plan")).mode == "plan"
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         info = await client.set_mode("crab")
         assert (info.mode, info.is_set) == ("plan", True)
         info = await client.set_mode("crab", "")
@@ -496,16 +536,16 @@ async def test_a_mode_is_set_over_the_wire_told_on_the_feed_and_kept(tmp_path: P
 @pytest.mark.parametrize("how", ["agent", "system_prompt", "worker"])
 async def test_a_delegate_has_no_looser_mode(tmp_path: Path, how: str) -> None:
     agents = {"crab": 'prompt = "p"\n', "free": 'prompt = "p"\nmode = "auto"\n'}
-    task: dict[str, Any] = {"message": calling(TOUCH)}
+    task: dict[str, Any] = {"message": script_tool_calls(TOUCH)}
     task |= {"agent": {"agent": "free"}, "system_prompt": {"system_prompt": "s"}}.get(how, {})
-    deeper = {"message": calling([("delegate", {"tasks": [task]})])}
-    async with served(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    deeper = {"message": script_tool_calls([("delegate", {"tasks": [task]})])}
+    async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         await client.set_mode("crab", "plan")
         for tasks in ([task], [deeper]):
             for is_background in (False, True):
                 step = [("delegate", {"tasks": tasks, "background": is_background})]
-                await called(client, "crab", step, cwd=str(tmp_path))
-                await becomes(lambda: daemon.daemon.runtime.running == 0)
+                await run_tool_calls(client, "crab", step, cwd=str(tmp_path))
+                await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         denials = json.dumps(daemon.model.requests).count("permission denied: mode plan")
         assert denials >= 4
         assert not (tmp_path / "ran").exists()

@@ -13,42 +13,44 @@ import pytest
 
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from crabtalk.runtime import Limits
+from crabtalk.runtime import RuntimeLimits
 from tests.daemon.served import (
-    Served,
+    InProcessDaemon,
     ToolCalls,
-    becomes,
-    called,
-    calling,
-    ending,
-    following,
-    served,
-    told,
-    until,
-    within,
+    collect_events,
+    follow_feed,
+    get_stream_end,
+    run_daemon,
+    run_tool_calls,
+    script_tool_calls,
+    wait_for_event,
+    wait_until,
+    wait_with_timeout,
 )
-from tests.stalls import stalls
+from tests.stalls import measure_loop_latency
 
 PROMPT = 'prompt = "p"\n'
 
 
-def delegate(*tasks: Mapping[str, Any], background: bool = False) -> ToolCalls:
+def make_delegate_step(*tasks: Mapping[str, Any], background: bool = False) -> ToolCalls:
     return [("delegate", {"tasks": list(tasks), "background": background})]
 
 
-def task(*steps: ToolCalls, **options: Any) -> dict[str, Any]:
-    return {"message": calling(*steps), **options}
+def make_task(*steps: ToolCalls, **options: Any) -> dict[str, Any]:
+    return {"message": script_tool_calls(*steps), **options}
 
 
 @asynccontextmanager
-async def fleet(path: Path, agents: Mapping[str, str], **options: Any) -> AsyncIterator[Served]:
-    async with served(path, hooks={}, agents=agents, **options) as daemon:
+async def serve_agents(
+    path: Path, agents: Mapping[str, str], **options: Any
+) -> AsyncIterator[InProcessDaemon]:
+    async with run_daemon(path, hooks={}, agents=agents, **options) as daemon:
         yield daemon
 
 
-async def tool_outputs(daemon: Served) -> list[str]:
+async def collect_tool_outputs(daemon: InProcessDaemon) -> list[str]:
     """What every tool but `delegate` answered, in all runs, when nothing runs any more."""
-    await becomes(lambda: daemon.daemon.runtime.running == 0)
+    await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
     shown: dict[str, str] = {}
     names: dict[str, str] = {}
     for request in daemon.model.requests:
@@ -60,29 +62,31 @@ async def tool_outputs(daemon: Served) -> list[str]:
     return [text for call, text in shown.items() if names[call] != "delegate"]
 
 
-def all_ways(work: ToolCalls, **options: Any) -> list[ToolCalls]:
+def list_all_ways(work: ToolCalls, **options: Any) -> list[ToolCalls]:
     """The work as a task, as a grandchild's, and each of these in the background."""
-    child = task(work, **options)
-    grandchild = task(delegate(child))
-    behind = task(delegate(child, background=True))
+    child = make_task(work, **options)
+    grandchild = make_task(make_delegate_step(child))
+    behind = make_task(make_delegate_step(child, background=True))
     return [
-        delegate(child),
-        delegate(grandchild),
-        delegate(child, background=True),
-        delegate(grandchild, background=True),
-        delegate(behind),
+        make_delegate_step(child),
+        make_delegate_step(grandchild),
+        make_delegate_step(child, background=True),
+        make_delegate_step(grandchild, background=True),
+        make_delegate_step(behind),
     ]
 
 
 async def run_all_ways(
-    daemon: Served, client: Client, caller: str, work: ToolCalls, cwd: Path, **whom: Any
+    daemon: InProcessDaemon, client: Client, caller: str, work: ToolCalls, cwd: Path, **whom: Any
 ) -> list[str]:
     """What the tools of the delegates answered. Each way is a turn of its own."""
-    ways = all_ways(work, **whom)
+    ways = list_all_ways(work, **whom)
     for step in ways:
-        await within(told(client.stream(caller, calling(step), cwd=str(cwd))))
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
-    outputs = await tool_outputs(daemon)
+        await wait_with_timeout(
+            collect_events(client.stream(caller, script_tool_calls(step), cwd=str(cwd)))
+        )
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
+    outputs = await collect_tool_outputs(daemon)
     assert len(outputs) == len(ways) * len(work), outputs
     return outputs
 
@@ -104,7 +108,7 @@ async def test_roots_and_a_missing_shell_hold_for_delegates(
     (root / "hard").hardlink_to(tmp_path / "secret")
     confined = f'{PROMPT}[hooks.bash]\ndisabled = true\n[hooks.files]\nroots = ["{root}"]\n'
     agents = {"crab": PROMPT, "guarded": confined}
-    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
         paths = [
             str(tmp_path / "secret"),
             "link",
@@ -131,7 +135,7 @@ async def test_a_delegate_has_no_tool_that_its_caller_lacks(
         ("read", {"path": "f"}),
         ("search_sessions", {"query": "x"}),
     ]
-    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
         outputs = await run_all_ways(daemon, client, "front", work, tmp_path, **whom)
         assert {text.split(":")[0] for text in outputs} == {"tool not available"}
         assert not (tmp_path / "ran").exists()
@@ -155,7 +159,10 @@ async def test_deny_lists_and_rules_hold_for_delegates(
         ("edit", {"path": "f", "old_string": "old", "new_string": "new"}),
         ("read", {"path": "./g"}),
     ]
-    async with fleet(tmp_path, {"crab": free, "strict": strict}) as daemon, daemon.client() as c:
+    async with (
+        serve_agents(tmp_path, {"crab": free, "strict": strict}) as daemon,
+        daemon.client() as c,
+    ):
         outputs = await run_all_ways(daemon, c, "strict", work, tmp_path, **whom)
         assert {text.split(":")[0] for text in outputs} == {"permission denied"}, outputs
         assert not (tmp_path / "ran").exists()
@@ -173,29 +180,29 @@ async def test_what_the_caller_must_ask_about_its_delegates_must_too(
     }
     work: ToolCalls = [("bash", {"command": "touch ran"})]
     async with (
-        fleet(tmp_path, agents) as daemon,
+        serve_agents(tmp_path, agents) as daemon,
         daemon.client() as client,
-        following(daemon, all_kinds=True) as follower,
+        follow_feed(daemon, all_kinds=True) as follower,
     ):
-        for number, step in enumerate(all_ways(work, **whom), start=1):
-            script = calling(step)
+        for number, step in enumerate(list_all_ways(work, **whom), start=1):
+            script = script_tool_calls(step)
             running = asyncio.ensure_future(
-                told(client.stream("careful", script, cwd=str(tmp_path)))
+                collect_events(client.stream("careful", script, cwd=str(tmp_path)))
             )
 
             def asked() -> list[wire.AgentEventMsg]:
                 return [event for event in follower.events if event.kind == wire.ASK_USER]
 
-            await becomes(lambda: len(asked()) == number)  # noqa: B023 - awaited here
+            await wait_until(lambda: len(asked()) == number)  # noqa: B023 - awaited here
             event = asked()[-1]
             assert "touch ran" in event.ask.questions[0].question
             assert event.parent.run_id, "a delegate asks"
             reply = client.reply_to_ask(
                 event.agent, "Deny", sender=event.sender, ask_id=event.ask.ask_id
             )
-            await within(reply)
-            await within(running)
-            await becomes(lambda: daemon.daemon.runtime.running == 0)
+            await wait_with_timeout(reply)
+            await wait_with_timeout(running)
+            await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         assert not (tmp_path / "ran").exists()
 
 
@@ -207,7 +214,7 @@ async def test_a_delegates_call_is_refused_at_once_where_nobody_sees_its_questio
     """Its caller's stream does not show it."""
     agents = {"crab": PROMPT, "careful": f'{PROMPT}approve = ["bash"]\n'}
     work: ToolCalls = [("bash", {"command": "touch ran"})]
-    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
         outputs = await run_all_ways(daemon, client, "careful", work, tmp_path, **whom)
         assert {text.split(",")[0] for text in outputs} == {
             "permission denied: it needs the owner's approval"
@@ -224,13 +231,15 @@ async def test_a_stranger_starts_workers_only_and_they_have_its_rights(tmp_path:
         ("read", {"path": str(tmp_path / "secret")}),
         ("read", {"path": "../../config.toml"}),
     ]
-    async with fleet(tmp_path, agents) as daemon, daemon.client() as client:
-        (result,) = await called(client, "crab", delegate(task(work, agent="other")), sender="tg:6")
+    async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
+        (result,) = await run_tool_calls(
+            client, "crab", make_delegate_step(make_task(work, agent="other")), sender="tg:6"
+        )
         assert result.output.startswith("permission denied: the sender 'tg:6'")
         for options in ({}, {"agent": "crab"}, {"system_prompt": "s"}, {"agent": "worker"}):
-            for step in all_ways(work, **options):
-                await called(client, "crab", step, sender="tg:6")
-        outputs = await tool_outputs(daemon)
+            for step in list_all_ways(work, **options):
+                await run_tool_calls(client, "crab", step, sender="tg:6")
+        outputs = await collect_tool_outputs(daemon)
         # Below a worker, the agent it came from is another one: two of five ways are open.
         assert len(outputs) == (3 * 5 + 2) * 3
         assert {text.split(":")[0] for text in outputs} == {"permission denied"}
@@ -271,10 +280,10 @@ async def test_the_sandbox_holds_for_delegates(
         ("read", {"path": change["path"]}),
         ("edit", change),
     ]
-    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
         for cwd in ({}, {"cwd": "sub"}):
             await run_all_ways_again(daemon, client, work, place, whom | cwd)
-        outputs = await tool_outputs(daemon)
+        outputs = await collect_tool_outputs(daemon)
         assert sum("refused" in text for text in outputs) == 10
         assert sum(text.startswith("permission denied: ") for text in outputs) == 10
         assert [path.name for path in outside.iterdir()] == ["f"]
@@ -283,11 +292,13 @@ async def test_the_sandbox_holds_for_delegates(
 
 
 async def run_all_ways_again(
-    daemon: Served, client: Client, work: ToolCalls, cwd: Path, options: dict[str, str]
+    daemon: InProcessDaemon, client: Client, work: ToolCalls, cwd: Path, options: dict[str, str]
 ) -> None:
-    for step in all_ways(work, **options):
-        await within(told(client.stream("boxed", calling(step), cwd=str(cwd))))
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+    for step in list_all_ways(work, **options):
+        await wait_with_timeout(
+            collect_events(client.stream("boxed", script_tool_calls(step), cwd=str(cwd)))
+        )
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
 
 
 @needs_bwrap
@@ -300,12 +311,12 @@ async def test_a_delegate_works_inside_its_callers_directory(
     place.mkdir()
     (place / "link").symlink_to(outside)
     escape: ToolCalls = [("bash", {"command": "touch x"})]
-    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
         for cwd in (str(outside), "/", "..", "link", f"../../{outside.name}", "link/../.."):
-            step = delegate(task(escape, cwd=cwd, **whom))
-            (result,) = await called(client, "boxed", step, cwd=str(place))
+            step = make_delegate_step(make_task(escape, cwd=cwd, **whom))
+            (result,) = await run_tool_calls(client, "boxed", step, cwd=str(place))
             assert result.output.startswith("permission denied: cwd"), (cwd, result.output)
-        assert await tool_outputs(daemon) == []
+        assert await collect_tool_outputs(daemon) == []
         assert not (outside / "x").exists()
 
 
@@ -324,14 +335,16 @@ async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
         [("edit", change), ("edit", {**change, "path": str(outside / "f")})],
     ]
     swap = ("bash", {"command": f"rmdir sub && ln -s {outside} sub"})
-    async with fleet(tmp_path, BOXED) as daemon, daemon.client() as client:
-        waiting = {"message": "!wait\n" + calling(*escape), "cwd": "sub", **whom}
-        stream = client.stream("boxed", calling([*delegate(waiting), swap]), cwd=str(place))
-        assert '"exit_code":0' in (await until(stream, wire.ToolResultEvent)).output
+    async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
+        waiting = {"message": "!wait\n" + script_tool_calls(*escape), "cwd": "sub", **whom}
+        stream = client.stream(
+            "boxed", script_tool_calls([*make_delegate_step(waiting), swap]), cwd=str(place)
+        )
+        assert '"exit_code":0' in (await wait_for_event(stream, wire.ToolResultEvent)).output
         await daemon.model.until_waiting()
         daemon.model.release()
-        await told(stream)
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await collect_events(stream)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         assert (place / "sub").is_symlink()
         assert [path.name for path in outside.iterdir()] == ["f"]
         assert (outside / "f").read_text() == "old"
@@ -340,11 +353,15 @@ async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
 # ── Trees of runs ───────────────────────────────────────────────────────────────────────────────
 
 
-def bomb(depth: int, width: int, *, background: bool = False, leaf: str = "!say boom") -> str:
+def make_delegation_bomb(
+    depth: int, width: int, *, background: bool = False, leaf: str = "!say boom"
+) -> str:
     """The script of a run that delegates to `width` runs, and each of those, `depth` deep."""
     script = leaf
     for _ in range(depth):
-        script = calling(delegate(*[{"message": script}] * width, background=background))
+        script = script_tool_calls(
+            make_delegate_step(*[{"message": script}] * width, background=background)
+        )
     return script
 
 
@@ -354,18 +371,18 @@ def bomb(depth: int, width: int, *, background: bool = False, leaf: str = "!say 
 async def test_a_delegation_bomb_stops_at_its_bound_and_others_are_answered(
     tmp_path: Path, background: bool
 ) -> None:
-    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
-        script = bomb(3, 16, background=background)
-        running = asyncio.ensure_future(told(client.stream("crab", script)))
+    async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+        script = make_delegation_bomb(3, 16, background=background)
+        running = asyncio.ensure_future(collect_events(client.stream("crab", script)))
         pings = 0
         # The model and the client are in this process too: what it takes them counts as well.
-        async with daemon.client() as other, stalls() as late:
-            while not running.done() or daemon.daemon.runtime.running:
-                await within(other.ping())
+        async with daemon.client() as other, measure_loop_latency() as late:
+            while not running.done() or daemon.daemon.runtime.running_count:
+                await wait_with_timeout(other.ping())
                 pings += 1
                 await asyncio.sleep(0.001)
         await running
-        assert daemon.model.asked <= 3 * 64
+        assert daemon.model.request_count <= 3 * 64
         sentence = "this turn and the tasks it delegated started 64 runs, the most one turn may"
         assert sentence in json.dumps(daemon.model.requests)
         assert "raise tree_runs in [limits] of config.toml" in json.dumps(daemon.model.requests)
@@ -375,61 +392,69 @@ async def test_a_delegation_bomb_stops_at_its_bound_and_others_are_answered(
 
 @pytest.mark.req("trust.tree.kill")
 async def test_after_a_kill_no_descendant_asks_a_model_again(tmp_path: Path) -> None:
-    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+    async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
         busy = "\n!then\n".join(['!chunks 5 100\n!tool set_title {"title": "t"}'] * 10)
-        script = bomb(2, 4, background=True, leaf=busy)
-        await within(told(client.stream("crab", script)))  # the caller is done, its tasks go on
-        running = asyncio.ensure_future(told(client.stream("crab", bomb(2, 4, leaf=busy))))
-        await becomes(lambda: daemon.daemon.runtime.running >= 20)
+        script = make_delegation_bomb(2, 4, background=True, leaf=busy)
+        await wait_with_timeout(
+            collect_events(client.stream("crab", script))
+        )  # the caller is done, its tasks go on
+        running = asyncio.ensure_future(
+            collect_events(client.stream("crab", make_delegation_bomb(2, 4, leaf=busy)))
+        )
+        await wait_until(lambda: daemon.daemon.runtime.running_count >= 20)
         assert await client.kill("crab")
-        await within(running)
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await wait_with_timeout(running)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         await asyncio.sleep(0.05)  # requests that were on their way have arrived
-        asked = daemon.model.asked
+        asked = daemon.model.request_count
         assert asked < 100
         await asyncio.sleep(0.3)  # time enough for hundreds of requests
-        assert daemon.model.asked == asked
+        assert daemon.model.request_count == asked
         assert not daemon.model.statistics()["answering"]
 
 
 @pytest.mark.req("trust.tree.kill")
 async def test_a_kill_ends_what_goes_on_in_the_background(tmp_path: Path) -> None:
     """The turn that started it is over, and no other runs."""
-    async with fleet(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
-        await within(client.send("crab", bomb(2, 3, background=True, leaf="!wait\n!say late")))
+    async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
+        await wait_with_timeout(
+            client.send(
+                "crab", make_delegation_bomb(2, 3, background=True, leaf="!wait\n!say late")
+            )
+        )
         await daemon.model.until_waiting(9)
         assert await client.kill("crab")
-        await becomes(lambda: daemon.daemon.runtime.running == 0)
+        await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         await daemon.model.until_hung_up(9)
-        assert daemon.model.asked == daemon.model.statistics()["asked"]
+        assert daemon.model.request_count == daemon.model.statistics()["asked"]
 
 
 @pytest.mark.req("trust.tree.calls")
 async def test_a_tree_makes_a_bounded_number_of_model_calls(tmp_path: Path) -> None:
-    limits = Limits(tree_model_calls=7)
+    limits = RuntimeLimits(tree_model_calls=7)
     async with (
-        fleet(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
+        serve_agents(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
         daemon.client() as client,
     ):
-        events = await told(client.stream("crab", bomb(2, 4)))
-        assert daemon.model.asked == 7
-        error = ending(events).error
+        events = await collect_events(client.stream("crab", make_delegation_bomb(2, 4)))
+        assert daemon.model.request_count == 7
+        error = get_stream_end(events).error
         assert error.startswith("this turn and the tasks it delegated made 7 model calls")
         assert "tree_model_calls in [limits]" in error
         # The next turn begins at nothing.
-        assert not ending(await told(client.stream("crab", "!say again"))).error
+        assert not get_stream_end(await collect_events(client.stream("crab", "!say again"))).error
 
 
 @pytest.mark.req("trust.tree.tokens")
 async def test_a_tree_uses_a_bounded_number_of_tokens(tmp_path: Path) -> None:
-    limits = Limits(tree_tokens=1000)
+    limits = RuntimeLimits(tree_tokens=1000)
     async with (
-        fleet(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
+        serve_agents(tmp_path, {"crab": PROMPT}, limits=limits) as daemon,
         daemon.client() as client,
     ):
-        script = bomb(1, 4, leaf="!usage 200 100\n!say used")
-        events = await told(client.stream("crab", script))
-        error = ending(events).error
+        script = make_delegation_bomb(1, 4, leaf="!usage 200 100\n!say used")
+        events = await collect_events(client.stream("crab", script))
+        error = get_stream_end(events).error
         assert error.startswith("this turn and the tasks it delegated used 12")
         assert "tree_tokens in [limits]" in error
-        assert not ending(await told(client.stream("crab", "!say again"))).error
+        assert not get_stream_end(await collect_events(client.stream("crab", "!say again"))).error

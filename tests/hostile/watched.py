@@ -16,11 +16,11 @@ from typing import Any
 
 from crabtalk.daemon.cli import main as crabtalkd
 
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # What is no file, or no file of anybody's.
-NOBODYS = ("/dev/", "/proc/")
+SPECIAL_DIRECTORIES = ("/dev/", "/proc/")
 # Which arguments of an event are paths; each of these changes something.
-CHANGES = {
+CHANGE_EVENTS = {
     "os.chmod": 1,
     "os.chown": 1,
     "os.link": 2,
@@ -32,11 +32,13 @@ CHANGES = {
     "os.truncate": 1,
     "os.utime": 1,
 }
-MOMENT = 0.05
-LOOKS = {"os.listdir": 1, "os.scandir": 1, "os.chdir": 1}
+SAMPLE_SECONDS = 0.05
+READ_EVENTS = {"os.listdir": 1, "os.scandir": 1, "os.chdir": 1}
 
 
-def watching(home: str, secret: str, note: Callable[[str], None]) -> Callable[[str, Any], None]:
+def make_audit_hook(
+    home: str, secret: str, note: Callable[[str], None]
+) -> Callable[[str, Any], None]:
     """A hook for `sys.addaudithook`."""
 
     def whole(path: Any) -> str:
@@ -52,15 +54,15 @@ def watching(home: str, secret: str, note: Callable[[str], None]) -> Callable[[s
 
     def hook(event: str, given: Any) -> None:
         if event == "open":
-            paths, changes = given[:1], bool((given[2] or 0) & WRITES)
-        elif event in CHANGES:
-            paths, changes = given[: CHANGES[event]], True
-        elif event in LOOKS:
-            paths, changes = given[: LOOKS[event]], False
+            paths, changes = given[:1], bool((given[2] or 0) & WRITE_FLAGS)
+        elif event in CHANGE_EVENTS:
+            paths, changes = given[: CHANGE_EVENTS[event]], True
+        elif event in READ_EVENTS:
+            paths, changes = given[: READ_EVENTS[event]], False
         else:
             return
         for path in map(whole, paths):
-            if not path or path.startswith(NOBODYS):
+            if not path or path.startswith(SPECIAL_DIRECTORIES):
                 continue
             if is_below(path, secret) or (changes and not is_below(path, home)):
                 note(f"{event} {path}\n")
@@ -68,7 +70,7 @@ def watching(home: str, secret: str, note: Callable[[str], None]) -> Callable[[s
     return hook
 
 
-class Allocated(ctypes.Structure):
+class MallocStatistics(ctypes.Structure):
     """`struct mallinfo2` of the C library."""
 
     _fields_ = tuple(
@@ -80,16 +82,16 @@ class Allocated(ctypes.Structure):
     )
 
 
-def telling(descriptor: int) -> None:
+def log_memory_use(descriptor: int) -> None:
     """Bytes that are in use, by the C library, and objects of up to 512 bytes, by Python: neither
     knows of the other's. What is free, and kept for later, is in neither."""
     allocated = ctypes.CDLL(None).mallinfo2
-    allocated.restype = Allocated
+    allocated.restype = MallocStatistics
     while True:
         now = allocated()
         line = f"{now.uordblks + now.hblkhd} {sys.getallocatedblocks()}\n"
         os.write(descriptor, line.encode())
-        time.sleep(MOMENT)
+        time.sleep(SAMPLE_SECONDS)
 
 
 def main() -> object:
@@ -97,13 +99,13 @@ def main() -> object:
         os.open(os.environ[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for name in ("WATCH_NOTES", "WATCH_HELD")
     )
-    threading.Thread(target=telling, args=(held,), daemon=True).start()
+    threading.Thread(target=log_memory_use, args=(held,), daemon=True).start()
     home = sys.argv[sys.argv.index("--home") + 1]
 
     def note(line: str) -> None:
         os.write(notes, os.fsencode(line))
 
-    sys.addaudithook(watching(home, os.environ["WATCH_SECRET"], note))
+    sys.addaudithook(make_audit_hook(home, os.environ["WATCH_SECRET"], note))
     return crabtalkd()
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from crabtalk.mcp import McpCallError, McpLimits, Progress
+from crabtalk.mcp import McpCallError, McpLimits, McpProgress
 from crabtalk.protocol import wire
-from crabtalk.storage import McpServer
-from tests.daemon.served import called, following, served
-from tests.mcp.world import World, is_alive, world
+from crabtalk.storage import McpServerConfig
+from tests.daemon.served import follow_feed, run_daemon, run_tool_calls
+from tests.mcp.world import McpWorld, is_alive, open_world
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(os.environ.get("CRABTALK_NPM", ROOT / ".venv" / "npm")) / "node_modules" / ".bin"
@@ -46,16 +46,18 @@ EVERYTHING: dict[str, dict[str, Any]] = {
 }
 
 
-def everything(name: str = "everything") -> McpServer:
-    return McpServer(name, str(BIN / "mcp-server-everything"), ("stdio",))
+def build_everything_server(name: str = "everything") -> McpServerConfig:
+    return McpServerConfig(name, str(BIN / "mcp-server-everything"), ("stdio",))
 
 
-def graph(kept: Path, name: str = "graph") -> McpServer:
-    return McpServer(name, str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": str(kept)})
+def build_memory_server(kept: Path, name: str = "graph") -> McpServerConfig:
+    return McpServerConfig(
+        name, str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": str(kept)}
+    )
 
 
 @contextmanager
-def over_http(port: int) -> Iterator["subprocess.Popen[str]"]:
+def serve_over_http(port: int) -> Iterator["subprocess.Popen[str]"]:
     command = [str(BIN / "mcp-server-everything"), "streamableHttp"]
     env = {**os.environ, "PORT": str(port)}
     pipe = subprocess.PIPE
@@ -69,14 +71,14 @@ def over_http(port: int) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
-async def try_everything(there: World) -> None:
+async def try_everything(there: McpWorld) -> None:
     """Each tool it lists is called, and answers what it should."""
-    assert set(there.offered()) == set(EVERYTHING)
+    assert set(there.list_offered()) == set(EVERYTHING)
     answers = {name: await there.call(name, **given) for name, given in EVERYTHING.items()}
     assert not [name for name, answer in answers.items() if answer.is_error]
     assert answers["echo"].text == "Echo: hello"
@@ -93,45 +95,45 @@ async def try_everything(there: World) -> None:
     assert answers["get-resource-links"].text.count("[resource: ") == 3
     assert "[resource: demo://resource/dynamic/blob/2" in answers["get-resource-reference"].text
     assert "completed" in answers[LONG].text
-    assert await there.text("echo", message="größer 🦀") == "Echo: größer 🦀"
+    assert await there.call_for_text("echo", message="größer 🦀") == "Echo: größer 🦀"
 
 
-async def hear_of_progress(there: World) -> None:
-    heard: list[Progress] = []
-    answer = await there.watched(LONG, heard.append, duration=2, steps=4)
+async def check_progress(there: McpWorld) -> None:
+    heard: list[McpProgress] = []
+    answer = await there.call_with_progress(LONG, heard.append, duration=2, steps=4)
     assert "completed" in answer.text
     assert [(one.progress, one.total) for one in heard] == [(step, 4) for step in (1, 2, 3, 4)]
     assert all(one.text for one in heard)
 
 
-async def cancel_and_go_on(there: World) -> None:
+async def cancel_and_call_again(there: McpWorld) -> None:
     long = asyncio.ensure_future(there.call(LONG, duration=600, steps=600))
-    assert "42" in await there.text("get-sum", a=40, b=2)
+    assert "42" in await there.call_for_text("get-sum", a=40, b=2)
     long.cancel()
-    assert "3" in await there.text("get-sum", a=1, b=2)
+    assert "3" in await there.call_for_text("get-sum", a=1, b=2)
 
 
 @pytest.mark.req("mcp.interop.stdio")
 async def test_every_tool_of_server_everything_over_stdio(tmp_path: Path) -> None:
-    async with world(tmp_path) as there:
-        await there.connected(everything())
+    async with open_world(tmp_path) as there:
+        await there.connect(build_everything_server())
         await try_everything(there)
-        await hear_of_progress(there)
-        await cancel_and_go_on(there)
+        await check_progress(there)
+        await cancel_and_call_again(there)
 
 
 @pytest.mark.req("mcp.interop.http")
 async def test_every_tool_of_server_everything_over_streamable_http(tmp_path: Path) -> None:
-    port = free_port()
-    async with world(tmp_path) as there:
-        with over_http(port):
-            await there.connected(McpServer("everything", url=f"http://127.0.0.1:{port}/mcp"))
+    port = find_free_port()
+    async with open_world(tmp_path) as there:
+        with serve_over_http(port):
+            await there.connect(McpServerConfig("everything", url=f"http://127.0.0.1:{port}/mcp"))
             await try_everything(there)
-            await hear_of_progress(there)
-            await cancel_and_go_on(there)
-        with over_http(port):
+            await check_progress(there)
+            await cancel_and_call_again(there)
+        with serve_over_http(port):
             # A new process does not know our session, and never heard the call.
-            assert "42" in await there.text("get-sum", a=20, b=22)
+            assert "42" in await there.call_for_text("get-sum", a=20, b=22)
 
 
 @pytest.mark.req("mcp.interop.stdio")
@@ -141,12 +143,12 @@ async def test_the_progress_of_server_everything_reaches_a_feed(tmp_path: Path) 
     command = BIN / "mcp-server-everything"
     agent = f'prompt = "You are crab."\n[[mcps]]\nname = "e"\ncommand = "{command}"\n'
     async with (
-        served(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
         daemon.client() as client,
-        following(daemon, all_kinds=True) as feed,
+        follow_feed(daemon, all_kinds=True) as feed,
     ):
-        (result,) = await called(client, "crab", [(LONG, {"duration": 2, "steps": 4})])
-        events = await feed.until_done()
+        (result,) = await run_tool_calls(client, "crab", [(LONG, {"duration": 2, "steps": 4})])
+        events = await feed.wait_until_done()
     words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
     assert [(event.progress, event.total) for event in words] == [(n, 4) for n in (1, 2, 3, 4)]
     assert {event.call_id for event in words} == {result.call_id}
@@ -156,17 +158,17 @@ async def test_the_progress_of_server_everything_reaches_a_feed(tmp_path: Path) 
 @pytest.mark.req("mcp.interop.stdio")
 @pytest.mark.req("mcp.crash")
 async def test_server_everything_killed_in_a_call_fails_it_and_comes_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as there:
-        await there.connected(everything())
+    async with open_world(tmp_path) as there:
+        await there.connect(build_everything_server())
         long = asyncio.ensure_future(there.call(LONG, duration=600, steps=600))
-        await there.text("get-sum", a=1, b=2)
-        (pid,) = there.mcp.link.servers
+        await there.call_for_text("get-sum", a=1, b=2)
+        (pid,) = there.mcp.host.server_pids
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(McpCallError, match="killed by SIGKILL"):
             await long
-        await there.until(lambda: there.told()[-1] == "connected")
-        assert "3" in await there.text("get-sum", a=1, b=2)
-        (again,) = there.mcp.link.servers
+        await there.wait_until(lambda: there.list_event_statuses()[-1] == "connected")
+        assert "3" in await there.call_for_text("get-sum", a=1, b=2)
+        (again,) = there.mcp.host.server_pids
     assert not is_alive(pid)
     assert not is_alive(again)
 
@@ -176,10 +178,10 @@ async def test_server_filesystem_reads_writes_and_stays_where_it_is(tmp_path: Pa
     beach = tmp_path / "beach"
     beach.mkdir()
     (beach / "shell.txt").write_text("spiral\n")
-    server = McpServer("files", str(BIN / "mcp-server-filesystem"), (str(beach),))
-    async with world(tmp_path) as there:
-        await there.connected(server)
-        assert len(there.offered()) >= 13
+    server = McpServerConfig("files", str(BIN / "mcp-server-filesystem"), (str(beach),))
+    async with open_world(tmp_path) as there:
+        await there.connect(server)
+        assert len(there.list_offered()) >= 13
         path = str(beach / "sand.txt")
         calls: list[tuple[str, dict[str, Any]]] = [
             ("list_allowed_directories", {}),
@@ -197,7 +199,7 @@ async def test_server_filesystem_reads_writes_and_stays_where_it_is(tmp_path: Pa
             ("search_files", {"path": str(beach), "pattern": "**/*.txt"}),
             ("get_file_info", {"path": str(beach / "shell.txt")}),
         ]
-        assert {name for name, _ in calls} == set(there.offered())
+        assert {name for name, _ in calls} == set(there.list_offered())
         answers = {name: await there.call(name, **given) for name, given in calls}
         assert not {name: one.text for name, one in answers.items() if one.is_error}
         assert answers["read_text_file"].text == "spiral\n"
@@ -216,10 +218,10 @@ async def test_server_memory_remembers_through_an_agent(tmp_path: Path) -> None:
     )
     entity = {"name": "crab", "entityType": "animal", "observations": ["walks sideways"]}
     async with (
-        served(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
+        run_daemon(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        made, found = await called(
+        made, found = await run_tool_calls(
             client,
             "crab",
             [("create_entities", {"entities": [entity]})],
@@ -250,9 +252,9 @@ async def test_every_tool_of_server_memory(tmp_path: Path) -> None:
         ("delete_entities", {"entityNames": ["tide"]}),
         ("read_graph", {}),
     ]
-    async with world(tmp_path) as there:
-        await there.connected(graph(tmp_path / "memory.jsonl"))
-        assert {name for name, _ in calls} == set(there.offered())
+    async with open_world(tmp_path) as there:
+        await there.connect(build_memory_server(tmp_path / "memory.jsonl"))
+        assert {name for name, _ in calls} == set(there.list_offered())
         answers = {name: await there.call(name, **given) for name, given in calls}
     assert not {name: one.text for name, one in answers.items() if one.is_error}
     assert "has ten legs" in answers["search_nodes"].text
@@ -267,26 +269,30 @@ async def test_every_tool_of_server_memory(tmp_path: Path) -> None:
 @pytest.mark.req("mcp.shared")
 async def test_fifty_agents_share_one_process_of_server_everything(tmp_path: Path) -> None:
     agents = [f"crab{number}" for number in range(50)]
-    async with world(tmp_path) as there:
+    async with open_world(tmp_path) as there:
         for agent in agents:
-            there.declare(everything(f"of {agent}"), agent=agent)
-        await there.until(lambda: all(there.statuses(agent) == ["connected"] for agent in agents))
-        calls = [there.text("get-sum", agent, a=n, b=n) for n, agent in enumerate(agents)]
+            there.declare(build_everything_server(f"of {agent}"), agent=agent)
+        await there.wait_until(
+            lambda: all(there.list_statuses(agent) == ["connected"] for agent in agents)
+        )
+        calls = [there.call_for_text("get-sum", agent, a=n, b=n) for n, agent in enumerate(agents)]
         answers = await asyncio.gather(*calls)
         assert all(f" {2 * n}." in answer for n, answer in enumerate(answers))
-        assert len(there.mcp.link.servers) == 1
+        assert len(there.mcp.host.server_pids) == 1
 
 
 @pytest.mark.req("mcp.interop.stdio")
 @pytest.mark.req("mcp.concurrent")
 async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None:
-    servers = [graph(tmp_path / f"{number}.jsonl", f"g{number}") for number in range(20)]
-    async with world(tmp_path, McpLimits(mcp_connect_seconds=120)) as there:
+    servers = [
+        build_memory_server(tmp_path / f"{number}.jsonl", f"g{number}") for number in range(20)
+    ]
+    async with open_world(tmp_path, McpLimits(mcp_connect_seconds=120)) as there:
         there.declare(*servers)
         async with asyncio.timeout(120):
-            while there.statuses() != ["connected"] * 20:
+            while there.list_statuses() != ["connected"] * 20:
                 await asyncio.sleep(0.05)
-        assert len(set(there.mcp.link.servers)) == 20
+        assert len(set(there.mcp.host.server_pids)) == 20
 
         async def create(number: int) -> bool:
             entity = {"name": f"crab {number}", "entityType": "animal", "observations": []}
@@ -294,7 +300,7 @@ async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None
             return made.is_error
 
         assert not any(await asyncio.gather(*map(create, range(20))))
-        pids = there.mcp.link.servers
+        pids = there.mcp.host.server_pids
     for number in range(20):
         assert f"crab {number}" in (tmp_path / f"{number}.jsonl").read_text()
     assert not any(is_alive(pid) for pid in pids)
@@ -303,14 +309,16 @@ async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None
 @pytest.mark.req("mcp.interop.stdio")
 async def test_all_of_them_at_once(tmp_path: Path) -> None:
     (tmp_path / "beach").mkdir()
-    async with world(tmp_path) as there:
-        await there.connected(
-            everything(),
-            McpServer("files", str(BIN / "mcp-server-filesystem"), (str(tmp_path / "beach"),)),
-            McpServer("graph", str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": "m"}),
+    async with open_world(tmp_path) as there:
+        await there.connect(
+            build_everything_server(),
+            McpServerConfig(
+                "files", str(BIN / "mcp-server-filesystem"), (str(tmp_path / "beach"),)
+            ),
+            McpServerConfig("graph", str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": "m"}),
         )
-        sums = [there.text("get-sum", a=number, b=number) for number in range(20)]
-        lists = [there.text("list_allowed_directories") for _ in range(20)]
+        sums = [there.call_for_text("get-sum", a=number, b=number) for number in range(20)]
+        lists = [there.call_for_text("list_allowed_directories") for _ in range(20)]
         answers = await asyncio.gather(*sums, *lists)
         assert all(f" {2 * number}." in answers[number] for number in range(20))
         assert all("beach" in answer for answer in answers[20:])

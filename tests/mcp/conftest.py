@@ -9,35 +9,39 @@ import pytest
 import pytest_asyncio
 
 from crabtalk.mcp import McpLimits
-from tests.mcp.world import PATIENCE, World, world
+from tests.mcp.world import PATIENCE, McpWorld, open_world
 
 # However busy the machine, a first turn has the servers its test speaks of.
-PATIENT = McpLimits(mcp_wait_seconds=PATIENCE)
-HURRIED = McpLimits(mcp_connect_seconds=3, mcp_call_seconds=2, mcp_calls=1, mcp_wait_seconds=1)
-ADDED = {"BEACH": "north", "TIDE": "low"}  # to the environment of every server
+PATIENT_LIMITS = McpLimits(mcp_wait_seconds=PATIENCE)
+HURRIED_LIMITS = McpLimits(
+    mcp_connect_seconds=3, mcp_call_seconds=2, mcp_calls=1, mcp_wait_seconds=1
+)
+ADDED_ENVIRONMENT = {"BEACH": "north", "TIDE": "low"}  # to the environment of every server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def patient_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("mcp"), PATIENT, env=ADDED) as shared:
+async def patient_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpWorld]:
+    async with open_world(
+        tmp_path_factory.mktemp("mcp"), PATIENT_LIMITS, env=ADDED_ENVIRONMENT
+    ) as shared:
         yield shared
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def hurried_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("mcp"), HURRIED) as shared:
+async def hurried_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpWorld]:
+    async with open_world(tmp_path_factory.mktemp("mcp"), HURRIED_LIMITS) as shared:
         yield shared
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def there(patient_host: World) -> AsyncIterator[World]:
+async def mcp_world(patient_host: McpWorld) -> AsyncIterator[McpWorld]:
     """A world where things take the time they take."""
     yield patient_host
-    await patient_host.forget()
+    await patient_host.release_all()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def hurried(hurried_host: World) -> AsyncIterator[World]:
+async def hurried_world(hurried_host: McpWorld) -> AsyncIterator[McpWorld]:
     """A world with HURRIED limits."""
     yield hurried_host
-    await hurried_host.forget()
+    await hurried_host.release_all()

@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from tests.warm import DEVNULL, PIPE, Program, Started
+from tests.warm import DEVNULL, PIPE, ForkedProcess, ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "tests.mcp.servers"]
-SERVERS = Program(
+SERVERS = ForkedProgram(
     *(ROOT / "tests" / "mcp" / "servers.py", "tests.mcp.servers:main"),
     *("uvicorn.lifespan.on", "uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto"),
 )
 
 
-class Running:
+class HttpServerProcess:
     """A server, and where it is."""
 
-    def __init__(self, process: Started, port: int) -> None:
+    def __init__(self, process: ForkedProcess, port: int) -> None:
         self.process = process
         self.port = port
         self.url = f"http://127.0.0.1:{port}/mcp"
@@ -31,35 +31,35 @@ class Running:
         await self.process.wait()
 
     @contextmanager
-    def replaced(self) -> Iterator[None]:
+    def restart(self) -> Iterator[None]:
         """Killed and started anew, in one breath: no loop of this process gets to notice."""
         self.process.kill()
-        self.process.ended()
-        process = start("--port", str(self.port), stdout=DEVNULL)
+        self.process.wait_blocking()
+        process = start_process("--port", str(self.port), stdout=DEVNULL)
         assert process.stdin is not None
         with process.stdin:
-            while not listens(self.port):
+            while not is_listening(self.port):
                 assert process.returncode is None
                 time.sleep(0.01)
             yield
-        process.ended()
+        process.wait_blocking()
 
 
 @asynccontextmanager
-async def running(*options: str) -> AsyncIterator[Running]:
-    process = start(*options, stdout=PIPE)
+async def run_http_server(*options: str) -> AsyncIterator[HttpServerProcess]:
+    process = start_process(*options, stdout=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin:
-        yield Running(process, int(await process.stdout.readline()))
+        yield HttpServerProcess(process, int(await process.stdout.readline()))
     await process.wait()
 
 
-def start(*options: str, stdout: int) -> Started:
+def start_process(*options: str, stdout: int) -> ForkedProcess:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return SERVERS.start("--http", *options, stdin=PIPE, stdout=stdout, env=environment)
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     with socket.socket() as knocking:
         return knocking.connect_ex(("127.0.0.1", port)) == 0

@@ -30,7 +30,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl, BaseModel
 
-from tests.mcp.tiny import png
+from tests.mcp.tiny import build_png
 
 
 class Tide(BaseModel):
@@ -38,7 +38,7 @@ class Tide(BaseModel):
     rising: bool
 
 
-def fill(server: MCPServer) -> None:
+def add_tools(server: MCPServer) -> None:
     """Gives it its tools."""
 
     @server.tool()
@@ -54,7 +54,7 @@ def fill(server: MCPServer) -> None:
     @server.tool()
     def picture() -> Image:
         """A picture of the beach."""
-        return Image(data=png(), format="png")
+        return Image(data=build_png(), format="png")
 
     @server.tool()
     def fail() -> str:
@@ -92,7 +92,7 @@ def fill(server: MCPServer) -> None:
         return "grown"
 
 
-class Doorkeeper:
+class OAuthProvider:
     """Lets everybody in who asks, and forgets them after `lifetime` seconds."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class Doorkeeper:
         raise NotImplementedError
 
 
-def keyed(app: Any, key: str) -> Any:
+def require_key(app: Any, key: str) -> Any:
     """Behind a door that opens to one header."""
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
@@ -181,7 +181,7 @@ async def serve_http(options: argparse.Namespace) -> None:
     if options.oauth:
         origin = AnyHttpUrl(f"http://127.0.0.1:{port}")
         settings = {
-            "auth_server_provider": Doorkeeper(),
+            "auth_server_provider": OAuthProvider(),
             "auth": AuthSettings(
                 issuer_url=origin,
                 resource_server_url=AnyHttpUrl(f"http://127.0.0.1:{port}/mcp"),
@@ -190,10 +190,10 @@ async def serve_http(options: argparse.Namespace) -> None:
             ),
         }
     server = MCPServer("beach", **settings)
-    fill(server)
+    add_tools(server)
     app: Any = server.streamable_http_app(stateless_http=options.stateless)
     if options.key:
-        app = keyed(app, options.key)
+        app = require_key(app, options.key)
     serving = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
@@ -221,7 +221,7 @@ def main() -> None:
         asyncio.run(serve_http(options))
     else:
         server = MCPServer("beach")
-        fill(server)
+        add_tools(server)
         server.run()
 
 

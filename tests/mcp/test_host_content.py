@@ -9,45 +9,50 @@ import pytest
 from crabtalk.mcp.host_content import (
     LONGEST_DESCRIPTION,
     LONGEST_TEXT,
-    MOST_PICTURES,
-    MOST_TOOLS,
-    answer_of,
-    tools_of,
+    MAX_IMAGES,
+    MAX_TOOLS,
+    convert_result,
+    convert_tools,
 )
-from crabtalk.mcp.messages import LARGEST_FRAME, Offers, Picture, Result, encode
-from tests.mcp.tiny import png
+from crabtalk.mcp.messages import LARGEST_FRAME, McpCallResult, McpImage, PeerTools, encode_frame
+from tests.mcp.tiny import build_png
 
 
-def image(data: bytes) -> types.ImageContent:
+def build_image(data: bytes) -> types.ImageContent:
     encoded = base64.b64encode(data).decode()
     return types.ImageContent(type="image", data=encoded, mime_type="image/png")
 
 
-def text(said: str) -> types.TextContent:
+def build_text(said: str) -> types.TextContent:
     return types.TextContent(type="text", text=said)
 
 
 @pytest.mark.req("mcp.results")
 def test_structured_content_is_read_where_there_is_no_text() -> None:
-    both = types.CallToolResult(content=[text("low")], structured_content={"tide": "low"})
-    assert answer_of(both) == ("low", ())
-    only = types.CallToolResult(content=[image(png())], structured_content={"tide": "niedrig ö"})
-    assert answer_of(only) == ('{"tide": "niedrig ö"}', (Picture("image/png", png()),))
+    both = types.CallToolResult(content=[build_text("low")], structured_content={"tide": "low"})
+    assert convert_result(both) == ("low", ())
+    only = types.CallToolResult(
+        content=[build_image(build_png())], structured_content={"tide": "niedrig ö"}
+    )
+    assert convert_result(only) == ('{"tide": "niedrig ö"}', (McpImage("image/png", build_png()),))
 
 
 @pytest.mark.req("mcp.results")
 def test_texts_are_joined_by_line_ends() -> None:
-    assert answer_of(types.CallToolResult(content=[text("a"), text("b")])) == ("a\nb", ())
+    assert convert_result(types.CallToolResult(content=[build_text("a"), build_text("b")])) == (
+        "a\nb",
+        (),
+    )
 
 
 @pytest.mark.req("mcp.results.bounded")
 def test_the_largest_answer_fits_a_frame() -> None:
-    content: list[types.ContentBlock] = [text("é" * LONGEST_TEXT)]
-    content += [image(b"x" * 1_000_000) for _ in range(MOST_PICTURES)]
-    said, pictures = answer_of(types.CallToolResult(content=content))
-    assert len(encode(Result(1, said, pictures))) < LARGEST_FRAME
+    content: list[types.ContentBlock] = [build_text("é" * LONGEST_TEXT)]
+    content += [build_image(b"x" * 1_000_000) for _ in range(MAX_IMAGES)]
+    said, pictures = convert_result(types.CallToolResult(content=content))
+    assert len(encode_frame(McpCallResult(1, said, pictures))) < LARGEST_FRAME
     assert len(pictures) == 12
-    assert said.count("too much to show") == MOST_PICTURES - 12
+    assert said.count("too much to show") == MAX_IMAGES - 12
 
 
 @pytest.mark.req("mcp.results.bounded")
@@ -56,12 +61,12 @@ def test_a_list_of_tools_is_cut_and_what_cannot_be_told_of_is_left_out() -> None
         return types.Tool(name=name, description="d" * 100_000, input_schema=schema)
 
     endless = tool("endless", maximum=2**70)
-    found = tools_of([endless, *(tool(str(number)) for number in range(MOST_TOOLS + 9))])
-    assert 100 < len(found) <= MOST_TOOLS
+    found = convert_tools([endless, *(tool(str(number)) for number in range(MAX_TOOLS + 9))])
+    assert 100 < len(found) <= MAX_TOOLS
     assert found[0].name == "0"
     assert len(found[0].description) == LONGEST_DESCRIPTION
     assert found[0].parameters == {"type": "object", "properties": {}}
-    assert len(encode(Offers(1, found))) < LARGEST_FRAME
+    assert len(encode_frame(PeerTools(1, found))) < LARGEST_FRAME
     assert json.dumps(found[0].parameters)
 
 
@@ -71,4 +76,4 @@ def test_a_tool_that_is_more_than_a_call_is_not_offered() -> None:
         input_schema={},
         execution=types.ToolExecution(task_support="required"),
     )
-    assert tools_of([task]) == ()
+    assert convert_tools([task]) == ()

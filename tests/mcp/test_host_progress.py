@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.mcp.host_progress import INTERVAL, LONGEST_WORDS, Reports, word
-from crabtalk.mcp.messages import Progress, encode
+from crabtalk.mcp.host_progress import INTERVAL, MAX_TEXT_LENGTH, ProgressThrottle, build_progress
+from crabtalk.mcp.messages import McpProgress, encode_frame
 
 
 @pytest.mark.req("mcp.progress.bounded")
 async def test_of_what_comes_too_fast_the_first_is_told_at_once_and_the_latest_in_time() -> None:
     loop = asyncio.get_running_loop()
-    told: list[tuple[float, Progress]] = []
+    told: list[tuple[float, McpProgress]] = []
     latest = asyncio.Event()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: McpProgress) -> None:
         told.append((loop.time(), progress))
         if progress.progress == 1000:
             latest.set()
 
-    reports = Reports(7, tell)
+    reports = ProgressThrottle(7, tell)
     for step in range(1, 1001):
-        reports.hear(step, 1000, None)
+        reports.report(step, 1000, None)
         assert len(told) == 1, "there was no pause yet"
     async with asyncio.timeout(10):
         await latest.wait()
@@ -37,12 +37,12 @@ async def test_of_what_comes_too_fast_the_first_is_told_at_once_and_the_latest_i
 @pytest.mark.req("mcp.progress.feed")
 async def test_the_last_word_comes_before_the_end_and_none_after_it() -> None:
     told: list[str] = []
-    reports = Reports(7, lambda progress: told.append(progress.text))
+    reports = ProgressThrottle(7, lambda progress: told.append(progress.text))
     for step in (1, 2, 3):
-        reports.hear(step, None, f"step {step}")
+        reports.report(step, None, f"step {step}")
     reports.close()
     assert told == ["step 1", "step 3"]
-    reports.hear(4, None, "late")
+    reports.report(4, None, "late")
     await asyncio.sleep(2 * INTERVAL)
     assert told == ["step 1", "step 3"]
 
@@ -78,7 +78,7 @@ def test_numbers_that_mean_nothing_are_left_out_and_words_are_on_a_line(
     message: str | None,
     expected: tuple[str, float | None, float | None],
 ) -> None:
-    assert word(7, progress, total, message) == Progress(7, *expected)
+    assert build_progress(7, progress, total, message) == McpProgress(7, *expected)
 
 
 @pytest.mark.req("mcp.progress.values")
@@ -86,8 +86,8 @@ def test_numbers_that_mean_nothing_are_left_out_and_words_are_on_a_line(
 def test_whatever_a_server_says_fits_the_pipe_and_keeps_its_promises(
     progress: float, total: float | None, message: str | None
 ) -> None:
-    made = word(7, progress, total, message)
-    assert encode(made)
+    made = build_progress(7, progress, total, message)
+    assert encode_frame(made)
     assert len(made.text.splitlines()) <= 1
     if made.progress is not None:
         assert 0 <= made.progress < math.inf
@@ -98,4 +98,4 @@ def test_whatever_a_server_says_fits_the_pipe_and_keeps_its_promises(
 
 @pytest.mark.req("mcp.progress.bounded")
 def test_words_of_any_length_are_cut() -> None:
-    assert len(word(7, 1, None, "waves " * 1_000_000).text) <= LONGEST_WORDS
+    assert len(build_progress(7, 1, None, "waves " * 1_000_000).text) <= MAX_TEXT_LENGTH

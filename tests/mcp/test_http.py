@@ -11,37 +11,39 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from crabtalk.mcp import McpCallError, PortFiles, Progress
-from crabtalk.storage import McpServer
-from tests.mcp.running import COMMAND, ROOT, listens, running
-from tests.mcp.tiny import png
-from tests.mcp.world import PATIENCE, World, world
+from crabtalk.mcp import McpCallError, McpProgress, PortFileWatcher
+from crabtalk.storage import McpServerConfig
+from tests.mcp.running import COMMAND, ROOT, is_listening, run_http_server
+from tests.mcp.tiny import build_png
+from tests.mcp.world import PATIENCE, McpWorld, open_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def try_everything(there: World, tmp_path: Path) -> None:
+async def try_everything(mcp_world: McpWorld, tmp_path: Path) -> None:
     """What a server on the SDK offers, all of it."""
-    assert await there.text("add", a=20, b=22) == "42"
-    assert json.loads(await there.text("tide")) == {"height": 1.5, "rising": True}
-    (picture,) = (await there.call("picture")).pictures
-    assert (picture.media_type, picture.data) == ("image/png", png())
-    failed = await there.call("fail")
+    assert await mcp_world.call_for_text("add", a=20, b=22) == "42"
+    assert json.loads(await mcp_world.call_for_text("tide")) == {"height": 1.5, "rising": True}
+    (picture,) = (await mcp_world.call("picture")).pictures
+    assert (picture.media_type, picture.data) == ("image/png", build_png())
+    failed = await mcp_world.call("fail")
     assert failed.is_error
     assert "no shells left" in failed.text
-    heard: list[Progress] = []
-    assert (await there.watched("walk", heard.append, steps=3)).text == "walked 3 steps"
+    heard: list[McpProgress] = []
+    assert (
+        await mcp_world.call_with_progress("walk", heard.append, steps=3)
+    ).text == "walked 3 steps"
     assert {(one.text, one.total) for one in heard} == {("walking", 3)}
     assert (heard[0].progress, heard[-1].progress) == (0, 2)
     record = tmp_path / "cancelled"
-    waiting = asyncio.ensure_future(there.call("wait", path=str(record)))
+    waiting = asyncio.ensure_future(mcp_world.call("wait", path=str(record)))
     # It has begun once another call, sent after it, is over.
-    assert await there.text("walk", steps=2) == "walked 2 steps"
+    assert await mcp_world.call_for_text("walk", steps=2) == "walked 2 steps"
     waiting.cancel()
-    await there.until(record.exists)
-    await there.call("grow")
-    await there.until(lambda: "extra" in there.offered())
-    assert await there.text("extra") == "extra"
+    await mcp_world.wait_until(record.exists)
+    await mcp_world.call("grow")
+    await mcp_world.wait_until(lambda: "extra" in mcp_world.list_offered())
+    assert await mcp_world.call_for_text("extra") == "extra"
 
 
 @pytest.mark.req("mcp.stdio")
@@ -49,114 +51,116 @@ async def try_everything(there: World, tmp_path: Path) -> None:
 @pytest.mark.req("mcp.cancel")
 @pytest.mark.req("mcp.tools.changed")
 async def test_everything_works_with_a_server_on_the_sdk_over_stdio(
-    tmp_path: Path, there: World
+    tmp_path: Path, mcp_world: McpWorld
 ) -> None:
     env = {"PYTHONPATH": str(ROOT)}
-    await there.connected(McpServer("beach", COMMAND[0], tuple(COMMAND[1:]), env))
-    await try_everything(there, tmp_path)
+    await mcp_world.connect(McpServerConfig("beach", COMMAND[0], tuple(COMMAND[1:]), env))
+    await try_everything(mcp_world, tmp_path)
 
 
 @pytest.mark.req("mcp.http")
 @pytest.mark.req("mcp.cancel")
 @pytest.mark.req("mcp.tools.changed")
 async def test_everything_works_with_a_server_on_the_sdk_over_http(
-    tmp_path: Path, there: World
+    tmp_path: Path, mcp_world: McpWorld
 ) -> None:
-    async with running() as server:
-        await there.connected(McpServer("beach", url=server.url))
-        await try_everything(there, tmp_path)
+    async with run_http_server() as server:
+        await mcp_world.connect(McpServerConfig("beach", url=server.url))
+        await try_everything(mcp_world, tmp_path)
 
 
 @pytest.mark.req("mcp.http.auth")
-async def test_a_header_of_its_own_opens_the_door_and_another_does_not(there: World) -> None:
-    async with running("--key", "sesame-seed") as server:
+async def test_a_header_of_its_own_opens_the_door_and_another_does_not(mcp_world: McpWorld) -> None:
+    async with run_http_server("--key", "sesame-seed") as server:
         right, wrong = (
-            McpServer("beach", url=server.url, auth=f"Bearer {key}")
+            McpServerConfig("beach", url=server.url, auth=f"Bearer {key}")
             for key in ("sesame-seed", "poppy-seed")
         )
-        await there.connected(right)
-        there.declare(wrong, agent="twin")
-        await there.until(lambda: "failed" in there.told("twin"))
-        assert await there.text("add", a=1, b=2) == "3"
+        await mcp_world.connect(right)
+        mcp_world.declare(wrong, agent="twin")
+        await mcp_world.wait_until(lambda: "failed" in mcp_world.list_event_statuses("twin"))
+        assert await mcp_world.call_for_text("add", a=1, b=2) == "3"
 
 
 @pytest.mark.req("mcp.http.death")
 @pytest.mark.req("mcp.failed.reason")
 async def test_a_server_over_http_that_is_gone_is_noticed_and_one_that_is_back_is_used(
-    tmp_path: Path, there: World
+    tmp_path: Path, mcp_world: McpWorld
 ) -> None:
-    async with running() as server:
-        await there.connected(McpServer("beach", url=server.url))
-        waiting = asyncio.ensure_future(there.call("wait", path=str(tmp_path / "no")))
-        assert await there.text("add", a=1, b=2) == "3"
+    async with run_http_server() as server:
+        await mcp_world.connect(McpServerConfig("beach", url=server.url))
+        waiting = asyncio.ensure_future(mcp_world.call("wait", path=str(tmp_path / "no")))
+        assert await mcp_world.call_for_text("add", a=1, b=2) == "3"
         await server.kill()
         with pytest.raises(McpCallError):
             await waiting
-        assert await there.failed()
-        await there.until(lambda: "nobody answers at " in there.error())
-        async with running("--port", str(server.port)):
-            await there.until(lambda: there.told()[-1] == "connected")
-            assert await there.text("add", a=2, b=2) == "4"
+        assert await mcp_world.wait_for_failure()
+        await mcp_world.wait_until(lambda: "nobody answers at " in mcp_world.find_error())
+        async with run_http_server("--port", str(server.port)):
+            await mcp_world.wait_until(lambda: mcp_world.list_event_statuses()[-1] == "connected")
+            assert await mcp_world.call_for_text("add", a=2, b=2) == "4"
 
 
 @pytest.mark.req("mcp.http.unheard")
-async def test_a_call_that_a_restarted_server_never_heard_is_made_again(there: World) -> None:
-    async with running() as server:
-        await there.connected(McpServer("beach", url=server.url))
-        with server.replaced():
-            assert await there.text("add", a=2, b=2) == "4"
+async def test_a_call_that_a_restarted_server_never_heard_is_made_again(
+    mcp_world: McpWorld,
+) -> None:
+    async with run_http_server() as server:
+        await mcp_world.connect(McpServerConfig("beach", url=server.url))
+        with server.restart():
+            assert await mcp_world.call_for_text("add", a=2, b=2) == "4"
 
 
 @pytest.mark.req("mcp.oauth")
-async def test_a_person_allows_it_once_and_what_was_granted_is_kept(there: World) -> None:
-    tokens = there.path / "tokens"
+async def test_a_person_allows_it_once_and_what_was_granted_is_kept(mcp_world: McpWorld) -> None:
+    tokens = mcp_world.path / "tokens"
     before = set(tokens.glob("*"))
-    async with running("--oauth") as server:
-        declared = McpServer("beach", url=server.url)
-        there.declare(declared)
-        await asked(there)
-        assert there.statuses() == ["connecting"]
-        sentence = there.error()
+    async with run_http_server("--oauth") as server:
+        declared = McpServerConfig("beach", url=server.url)
+        mcp_world.declare(declared)
+        await wait_for_authorization(mcp_world)
+        assert mcp_world.list_statuses() == ["connecting"]
+        sentence = mcp_world.find_error()
         assert sentence.startswith(f"to allow it, open http://127.0.0.1:{server.port}/authorize")
-        page = await asyncio.to_thread(visit, sentence.removeprefix("to allow it, open "))
+        page = await asyncio.to_thread(visit_page, sentence.removeprefix("to allow it, open "))
         assert "You can close this page." in page
-        await there.until(lambda: there.statuses() == ["connected"])
-        assert await there.text("add", a=1, b=2) == "3"
+        await mcp_world.wait_until(lambda: mcp_world.list_statuses() == ["connected"])
+        assert await mcp_world.call_for_text("add", a=1, b=2) == "3"
         (kept,) = set(tokens.glob("*")) - before
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         assert stat.S_IMODE(tokens.stat().st_mode) == 0o700
-        async with world(there.path) as later:
-            await later.connected(declared)
+        async with open_world(mcp_world.path) as later:
+            await later.connect(declared)
             assert not any(event.error for event in later.events), "nobody was asked again"
 
 
 @pytest.mark.req("mcp.oauth")
 async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_not(
-    there: World,
+    mcp_world: McpWorld,
 ) -> None:
-    async with running("--oauth") as server:
-        there.declare(McpServer("beach", url=server.url))
-        question = await asked(there)
+    async with run_http_server("--oauth") as server:
+        mcp_world.declare(McpServerConfig("beach", url=server.url))
+        question = await wait_for_authorization(mcp_world)
         back, state = question["redirect_uri"][0], question["state"][0]
         for forged in ("?code=x&state=guessed", "?error=no", "?state=" + state, "/../code"):
             with pytest.raises(HTTPError, match="404"):
-                await asyncio.to_thread(visit, back + forged)
-        assert there.statuses() == ["connecting"]
-        await asyncio.to_thread(visit, f"{back}?error=access_denied&state={state}")
-        assert await there.failed() == "it was not allowed: access_denied"
+                await asyncio.to_thread(visit_page, back + forged)
+        assert mcp_world.list_statuses() == ["connecting"]
+        await asyncio.to_thread(visit_page, f"{back}?error=access_denied&state={state}")
+        assert await mcp_world.wait_for_failure() == "it was not allowed: access_denied"
 
 
-async def asked(there: World) -> dict[str, list[str]]:
+async def wait_for_authorization(mcp_world: McpWorld) -> dict[str, list[str]]:
     """What is in the address a person is to open. Whoever is told it can be answered at once."""
-    await there.until(lambda: bool(there.error()))
-    question = parse_qs(urlsplit(there.error()).query)
+    await mcp_world.wait_until(lambda: bool(mcp_world.find_error()))
+    question = parse_qs(urlsplit(mcp_world.find_error()).query)
     port = urlsplit(question["redirect_uri"][0]).port
     assert port is not None
-    assert listens(port)
+    assert is_listening(port)
     return question
 
 
-def visit(address: str) -> str:
+def visit_page(address: str) -> str:
     """As a browser does, redirects included."""
     with urllib.request.urlopen(address, timeout=30) as response:  # noqa: S310
         return str(response.read().decode())
@@ -168,7 +172,7 @@ def visit(address: str) -> str:
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("mcp.ports.stale")
 async def test_components_come_and_go_with_their_port_files(
-    tmp_path: Path, there: World, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, mcp_world: McpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -176,55 +180,59 @@ async def test_components_come_and_go_with_their_port_files(
     (run / "words.port").write_text("no port\n")
     (run / "stale.port").write_text("1\n")
     file = run / "beach.port"
-    files = PortFiles(tmp_path, there.mcp)
-    await files.look()
-    assert list(there.mcp.states()) == []
-    await files.look()
+    files = PortFileWatcher(tmp_path, mcp_world.mcp)
+    await files.scan()
+    assert list(mcp_world.mcp.list_states()) == []
+    await files.scan()
     told = [r.getMessage() for r in caplog.records if "nobody listens" in r.getMessage()]
     assert len(told) == 1, "once is enough"
     assert str(run / "stale.port") in told[0]
-    async with running() as server:
+    async with run_http_server() as server:
         file.write_text(f"{server.port}\n")
-        await files.look()
-        await there.until(lambda: there.statuses("") == ["connected"])
-        assert await there.text("add", a=1, b=2) == "3"
+        await files.scan()
+        await mcp_world.wait_until(lambda: mcp_world.list_statuses("") == ["connected"])
+        assert await mcp_world.call_for_text("add", a=1, b=2) == "3"
         await server.kill()
-    async with running() as server:
+    async with run_http_server() as server:
         # Killed and started again, on another port.
         file.write_text(f"{server.port}\n")
-        await files.look()
-        await there.until(lambda: "add" in there.offered() and not there.error(""))
-        await there.until(lambda: there.statuses("") == ["connected"])
-        assert await there.text("add", a=3, b=4) == "7"
+        await files.scan()
+        await mcp_world.wait_until(
+            lambda: "add" in mcp_world.list_offered() and not mcp_world.find_error("")
+        )
+        await mcp_world.wait_until(lambda: mcp_world.list_statuses("") == ["connected"])
+        assert await mcp_world.call_for_text("add", a=3, b=4) == "7"
         file.unlink()
-        await files.look()
-        assert list(there.mcp.states()) == []
-        assert there.told("")[-1] == "disconnected"
+        await files.scan()
+        assert list(mcp_world.mcp.list_states()) == []
+        assert mcp_world.list_event_statuses("")[-1] == "disconnected"
 
 
 @pytest.mark.req("mcp.ports.stale")
 async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there(
-    tmp_path: Path, there: World
+    tmp_path: Path, mcp_world: McpWorld
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    files = PortFiles(tmp_path, there.mcp)
-    async with running() as server:
+    files = PortFileWatcher(tmp_path, mcp_world.mcp)
+    async with run_http_server() as server:
         (run / "beach.port").write_text(f"{server.port}\n")
-        await files.look()
-        await there.until(lambda: there.statuses("") == ["connected"])
-    await there.until(lambda: "failed" in there.told(""))
+        await files.scan()
+        await mcp_world.wait_until(lambda: mcp_world.list_statuses("") == ["connected"])
+    await mcp_world.wait_until(lambda: "failed" in mcp_world.list_event_statuses(""))
     async with asyncio.timeout(PATIENCE):
-        while there.statuses(""):  # one that is being tried again right now has its chance
-            await files.look()
-    assert there.told("")[-1] == "disconnected"
+        while mcp_world.list_statuses(""):  # one that is being tried again right now has its chance
+            await files.scan()
+    assert mcp_world.list_event_statuses("")[-1] == "disconnected"
 
 
 # ── Answers past all bounds ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.results.bounded")
-async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(there: World) -> None:
+async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(
+    mcp_world: McpWorld,
+) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
@@ -235,6 +243,8 @@ async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(there:
 
     server = await asyncio.start_server(flood, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    there.declare(McpServer("flood", url=f"http://127.0.0.1:{port}/mcp", auto_restart=False))
-    assert await there.failed() == "an answer of more than 16777216 bytes"
+    mcp_world.declare(
+        McpServerConfig("flood", url=f"http://127.0.0.1:{port}/mcp", auto_restart=False)
+    )
+    assert await mcp_world.wait_for_failure() == "an answer of more than 16777216 bytes"
     server.close()

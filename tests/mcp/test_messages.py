@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from crabtalk.mcp.messages import (
     HEADER,
     LARGEST_FRAME,
-    Asking,
-    Call,
-    Cancel,
-    Close,
-    FrameError,
+    AuthorizationNeeded,
+    CallTool,
+    CancelCall,
+    ClosePeer,
     FromHost,
-    Lost,
+    HostFrameError,
+    McpCallFailure,
+    McpCallResult,
+    McpImage,
+    McpProgress,
     McpTool,
-    NoResult,
-    Offers,
-    Open,
-    Picture,
-    Progress,
-    Result,
-    Spawned,
+    OpenPeer,
+    PeerLost,
+    PeerTools,
+    ServerSpawned,
     ToHost,
-    encode,
-    receive,
+    encode_frame,
+    read_frame,
 )
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -45,7 +45,7 @@ tools = st.builds(
 )
 messages = st.one_of(
     st.builds(
-        Open,
+        OpenPeer,
         numbers,
         st.floats(0, 1e9),
         text,
@@ -55,33 +55,33 @@ messages = st.one_of(
         text,
         text,
     ),
-    st.builds(Close, numbers),
-    st.builds(Call, numbers, numbers, text, st.binary(), st.floats(0, 1e9)),
-    st.builds(Cancel, numbers),
-    st.builds(Spawned, numbers, numbers),
-    st.builds(Asking, numbers, text),
-    st.builds(Offers, numbers, st.lists(tools).map(tuple)),
-    st.builds(Lost, numbers, text, st.booleans()),
-    st.builds(Progress, numbers, text, st.none() | amounts, st.none() | amounts),
+    st.builds(ClosePeer, numbers),
+    st.builds(CallTool, numbers, numbers, text, st.binary(), st.floats(0, 1e9)),
+    st.builds(CancelCall, numbers),
+    st.builds(ServerSpawned, numbers, numbers),
+    st.builds(AuthorizationNeeded, numbers, text),
+    st.builds(PeerTools, numbers, st.lists(tools).map(tuple)),
+    st.builds(PeerLost, numbers, text, st.booleans()),
+    st.builds(McpProgress, numbers, text, st.none() | amounts, st.none() | amounts),
     st.builds(
-        Result,
+        McpCallResult,
         numbers,
         text,
-        st.lists(st.builds(Picture, text, st.binary())).map(tuple),
+        st.lists(st.builds(McpImage, text, st.binary())).map(tuple),
         st.booleans(),
     ),
-    st.builds(NoResult, numbers, text, st.booleans()),
+    st.builds(McpCallFailure, numbers, text, st.booleans()),
 )
 DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToHost | FromHost)
 
 
-async def read(*pieces: bytes) -> list[Any]:
+async def read_frames(*pieces: bytes) -> list[Any]:
     reader = asyncio.StreamReader()
     for piece in pieces:
         reader.feed_data(piece)
     reader.feed_eof()
     found = []
-    while (message := await receive(reader, DECODER)) is not None:
+    while (message := await read_frame(reader, DECODER)) is not None:
         found.append(message)
     return found
 
@@ -90,20 +90,22 @@ async def read(*pieces: bytes) -> list[Any]:
 def test_messages_arrive_as_they_were_sent_however_the_pipe_cuts_them(
     sent: list[Any], size: int
 ) -> None:
-    data = b"".join(encode(message) for message in sent)
+    data = b"".join(encode_frame(message) for message in sent)
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    assert asyncio.run(read(*pieces)) == sent
+    assert asyncio.run(read_frames(*pieces)) == sent
 
 
 @pytest.mark.req("mcp.results.bounded")
 async def test_a_frame_past_the_bound_is_neither_sent_nor_read() -> None:
-    with pytest.raises(FrameError, match="at most"):
-        encode(Result(1, "x" * (LARGEST_FRAME + 1)))
-    with pytest.raises(FrameError, match="announced"):
-        await read(HEADER.pack(LARGEST_FRAME + 1))
+    with pytest.raises(HostFrameError, match="at most"):
+        encode_frame(McpCallResult(1, "x" * (LARGEST_FRAME + 1)))
+    with pytest.raises(HostFrameError, match="announced"):
+        await read_frames(HEADER.pack(LARGEST_FRAME + 1))
 
 
 async def test_what_is_no_message_is_refused_and_half_a_one_is_the_end() -> None:
-    with pytest.raises(FrameError):
-        await read(HEADER.pack(3) + b"abc")
-    assert await read(encode(Cancel(1)), encode(Cancel(2))[:-1]) == [Cancel(1)]
+    with pytest.raises(HostFrameError):
+        await read_frames(HEADER.pack(3) + b"abc")
+    assert await read_frames(encode_frame(CancelCall(1)), encode_frame(CancelCall(2))[:-1]) == [
+        CancelCall(1)
+    ]

@@ -12,47 +12,49 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from crabtalk.mcp.declaration import MASK, fingerprint, without_secrets
+from crabtalk.mcp.declaration import MASK, compute_fingerprint, mask_secrets
 from crabtalk.mcp.messages import McpTool
 from crabtalk.mcp.peers import (
     FIRST_DELAY,
     LONGEST_DELAY,
-    STEADY,
-    Effect,
-    Happened,
-    Look,
-    Owner,
-    Peers,
-    Retry,
-    Start,
-    Status,
-    Stop,
+    STEADY_SECONDS,
+    PeerEffect,
+    PeerOwner,
+    PeerRegistry,
+    PeerStateChanged,
+    PeerStatus,
+    ScheduleIdleCheck,
+    ScheduleRetry,
+    StartPeer,
+    StopPeer,
 )
-from crabtalk.storage import McpServer
+from crabtalk.storage import McpServerConfig
 
 ECHO = (McpTool("echo"),)
 
 
-def server(name: str = "beach", command: str = "beach-mcp", **settings: Any) -> McpServer:
-    return McpServer(name, command, **settings)
+def build_server(
+    name: str = "beach", command: str = "beach-mcp", **settings: Any
+) -> McpServerConfig:
+    return McpServerConfig(name, command, **settings)
 
 
-def starts(effects: list[Effect]) -> list[int]:
-    return [effect.number for effect in effects if isinstance(effect, Start)]
+def list_starts(effects: list[PeerEffect]) -> list[int]:
+    return [effect.number for effect in effects if isinstance(effect, StartPeer)]
 
 
-def stops(effects: list[Effect]) -> list[int]:
-    return [effect.number for effect in effects if isinstance(effect, Stop)]
+def list_stops(effects: list[PeerEffect]) -> list[int]:
+    return [effect.number for effect in effects if isinstance(effect, StopPeer)]
 
 
-def told(effects: list[Effect]) -> list[tuple[str, str, str]]:
-    return [(e.agent, e.name, e.status.value) for e in effects if isinstance(e, Happened)]
+def list_states(effects: list[PeerEffect]) -> list[tuple[str, str, str]]:
+    return [(e.agent, e.name, e.status.value) for e in effects if isinstance(e, PeerStateChanged)]
 
 
-def connected(peers: Peers, agent: str = "crab", *servers: McpServer) -> int:
+def connect_peer(peers: PeerRegistry, agent: str = "crab", *servers: McpServerConfig) -> int:
     """The number of the start that came of declaring them."""
-    (number,) = starts(peers.declare(agent, servers or [server()]))
-    peers.offers(number, ECHO, 0.0)
+    (number,) = list_starts(peers.declare(agent, servers or [build_server()]))
+    peers.handle_tools(number, ECHO, 0.0)
     return number
 
 
@@ -73,20 +75,24 @@ def test_declarations_that_differ_in_what_a_process_sees_are_different_peers(
     other: dict[str, Any],
 ) -> None:
     given: dict[str, Any] = {"command": "beach-mcp", "args": (), "env": {"TOKEN": "a"}}
-    assert fingerprint(McpServer("x", **given)) != fingerprint(McpServer("x", **{**given, **other}))
+    assert compute_fingerprint(McpServerConfig("x", **given)) != compute_fingerprint(
+        McpServerConfig("x", **{**given, **other})
+    )
 
 
 @pytest.mark.req("mcp.fingerprint")
 def test_declarations_that_differ_in_their_authorisation_are_different_peers() -> None:
-    one, other = (McpServer("x", url="http://x/mcp", auth=auth) for auth in ("a", "b"))
-    assert fingerprint(one) != fingerprint(other)
+    one, other = (McpServerConfig("x", url="http://x/mcp", auth=auth) for auth in ("a", "b"))
+    assert compute_fingerprint(one) != compute_fingerprint(other)
 
 
 @pytest.mark.req("mcp.fingerprint")
 def test_neither_its_name_nor_the_order_of_its_environment_makes_a_peer_another() -> None:
-    one = McpServer("x", "c", env={"A": "1", "B": "2"})
-    other = McpServer("y", "c", env={"B": "2", "A": "1"}, auto_restart=False, idle_timeout=5.0)
-    assert fingerprint(one) == fingerprint(other)
+    one = McpServerConfig("x", "c", env={"A": "1", "B": "2"})
+    other = McpServerConfig(
+        "y", "c", env={"B": "2", "A": "1"}, auto_restart=False, idle_timeout=5.0
+    )
+    assert compute_fingerprint(one) == compute_fingerprint(other)
 
 
 # ── Sharing ─────────────────────────────────────────────────────────────────────────────────────
@@ -94,87 +100,90 @@ def test_neither_its_name_nor_the_order_of_its_environment_makes_a_peer_another(
 
 @pytest.mark.req("mcp.shared")
 def test_agents_that_declare_the_same_share_one_peer_until_the_last_of_them_leaves() -> None:
-    peers = Peers()
-    number = connected(peers, "crab")
-    joined = peers.declare("twin", [server("sand")])
-    assert starts(joined) == []
-    assert told(joined) == [("twin", "sand", "connected")]
-    assert stops(peers.release("crab")) == []
+    peers = PeerRegistry()
+    number = connect_peer(peers, "crab")
+    joined = peers.declare("twin", [build_server("sand")])
+    assert list_starts(joined) == []
+    assert list_states(joined) == [("twin", "sand", "connected")]
+    assert list_stops(peers.release("crab")) == []
     left = peers.release("twin")
-    assert stops(left) == [number]
-    assert told(left) == [("twin", "sand", "disconnected")]
+    assert list_stops(left) == [number]
+    assert list_states(left) == [("twin", "sand", "disconnected")]
     assert len(peers) == 0
 
 
 @pytest.mark.req("mcp.rename")
 def test_an_agent_that_is_called_something_else_keeps_its_peers() -> None:
     """As the daemon renames: the new name is registered before the old one is dropped."""
-    peers = Peers()
-    connected(peers, "crab")
-    effects = peers.declare("hermit", [server()]) + peers.release("crab")
-    assert (starts(effects), stops(effects)) == ([], [])
-    assert told(effects) == [("hermit", "beach", "connected"), ("crab", "beach", "disconnected")]
+    peers = PeerRegistry()
+    connect_peer(peers, "crab")
+    effects = peers.declare("hermit", [build_server()]) + peers.release("crab")
+    assert (list_starts(effects), list_stops(effects)) == ([], [])
+    assert list_states(effects) == [
+        ("hermit", "beach", "connected"),
+        ("crab", "beach", "disconnected"),
+    ]
 
 
 @pytest.mark.req("mcp.changed")
 def test_a_changed_declaration_serves_from_the_old_peer_until_the_new_one_is_there() -> None:
-    peers = Peers()
-    old = connected(peers)
-    changed = peers.declare("crab", [server(command="new-mcp")])
-    (new,) = starts(changed)
-    assert stops(changed) == []
-    ((_, serving),) = peers.serving("crab")
+    peers = PeerRegistry()
+    old = connect_peer(peers)
+    changed = peers.declare("crab", [build_server(command="new-mcp")])
+    (new,) = list_starts(changed)
+    assert list_stops(changed) == []
+    ((_, serving),) = peers.list_serving("crab")
     assert serving.number == old
-    there = peers.offers(new, ECHO, 1.0)
-    assert stops(there) == [old]
-    ((_, serving),) = peers.serving("crab")
+    there = peers.handle_tools(new, ECHO, 1.0)
+    assert list_stops(there) == [old]
+    ((_, serving),) = peers.list_serving("crab")
     assert serving.number == new
     assert len(peers) == 1
 
 
 @pytest.mark.req("mcp.changed")
 def test_of_declarations_changed_twice_in_a_row_none_is_left_behind() -> None:
-    peers = Peers()
-    old = connected(peers)
-    (second,) = starts(peers.declare("crab", [server(command="second")]))
-    changed = peers.declare("crab", [server(command="third")])
-    (third,) = starts(changed)
-    assert stops(changed) == [second]
-    assert stops(peers.lost(third, "no", 1.0)) == [third, old]
+    peers = PeerRegistry()
+    old = connect_peer(peers)
+    (second,) = list_starts(peers.declare("crab", [build_server(command="second")]))
+    changed = peers.declare("crab", [build_server(command="third")])
+    (third,) = list_starts(changed)
+    assert list_stops(changed) == [second]
+    assert list_stops(peers.handle_lost(third, "no", 1.0)) == [third, old]
     assert len(peers) == 1
 
 
 @pytest.mark.req("mcp.changed")
 def test_a_declaration_that_is_changed_back_has_its_peer_as_it_was() -> None:
-    peers = Peers()
-    old = connected(peers)
-    (new,) = starts(peers.declare("crab", [server(command="new-mcp")]))
-    back = peers.declare("crab", [server()])
-    assert starts(back) == []
-    assert stops(back) == [new]
-    ((_, serving),) = peers.serving("crab")
-    assert (serving.number, serving.status) == (old, Status.CONNECTED)
+    peers = PeerRegistry()
+    old = connect_peer(peers)
+    (new,) = list_starts(peers.declare("crab", [build_server(command="new-mcp")]))
+    back = peers.declare("crab", [build_server()])
+    assert list_starts(back) == []
+    assert list_stops(back) == [new]
+    ((_, serving),) = peers.list_serving("crab")
+    assert (serving.number, serving.status) == (old, PeerStatus.CONNECTED)
     assert len(peers) == 1
 
 
 # ── Losing and retrying ─────────────────────────────────────────────────────────────────────────
 
 
-def delays(effects: list[Effect]) -> list[float]:
-    return [effect.after for effect in effects if isinstance(effect, Retry)]
+def list_delays(effects: list[PeerEffect]) -> list[float]:
+    return [effect.after for effect in effects if isinstance(effect, ScheduleRetry)]
 
 
 @pytest.mark.req("mcp.restart")
 def test_a_peer_that_keeps_failing_is_tried_again_ever_more_rarely() -> None:
-    peers = Peers()
-    (number,) = starts(peers.declare("crab", [server()]))
+    peers = PeerRegistry()
+    (number,) = list_starts(peers.declare("crab", [build_server()]))
     waited = []
     for _ in range(12):
-        lost = peers.lost(number, "no beach", 0.0)
-        assert told(lost) == [("crab", "beach", "failed")]
-        (retry,) = [effect for effect in lost if isinstance(effect, Retry)]
+        lost = peers.handle_lost(number, "no beach", 0.0)
+        assert list_states(lost) == [("crab", "beach", "failed")]
+        (retry,) = [effect for effect in lost if isinstance(effect, ScheduleRetry)]
         waited.append(retry.after)
-        (number,) = starts(peers.due(retry.peer, retry.number))
+        (number,) = list_starts(peers.handle_retry_due(retry.peer, retry.number))
     assert waited[:3] == [FIRST_DELAY, FIRST_DELAY * 2, FIRST_DELAY * 4]
     assert waited[-1] == LONGEST_DELAY
     assert waited == sorted(waited)
@@ -182,79 +191,81 @@ def test_a_peer_that_keeps_failing_is_tried_again_ever_more_rarely() -> None:
 
 @pytest.mark.req("mcp.restart")
 def test_only_a_peer_that_stayed_connected_for_a_while_starts_over_with_short_delays() -> None:
-    peers = Peers()
-    number = connected(peers)
-    lost = peers.lost(number, "gone", 1.0)
-    assert delays(lost) == [FIRST_DELAY]
-    (number,) = starts(peers.due(fingerprint(server()), number))
-    peers.offers(number, ECHO, 2.0)
-    lost = peers.lost(number, "gone", 3.0)
-    assert delays(lost) == [FIRST_DELAY * 2]
-    (number,) = starts(peers.due(fingerprint(server()), number))
-    peers.offers(number, ECHO, 4.0)
-    assert delays(peers.lost(number, "gone", 4.0 + STEADY)) == [FIRST_DELAY]
+    peers = PeerRegistry()
+    number = connect_peer(peers)
+    lost = peers.handle_lost(number, "gone", 1.0)
+    assert list_delays(lost) == [FIRST_DELAY]
+    (number,) = list_starts(peers.handle_retry_due(compute_fingerprint(build_server()), number))
+    peers.handle_tools(number, ECHO, 2.0)
+    lost = peers.handle_lost(number, "gone", 3.0)
+    assert list_delays(lost) == [FIRST_DELAY * 2]
+    (number,) = list_starts(peers.handle_retry_due(compute_fingerprint(build_server()), number))
+    peers.handle_tools(number, ECHO, 4.0)
+    assert list_delays(peers.handle_lost(number, "gone", 4.0 + STEADY_SECONDS)) == [FIRST_DELAY]
 
 
 @pytest.mark.req("mcp.restart")
 def test_without_auto_restart_a_peer_stays_failed_until_it_is_declared_again() -> None:
-    peers = Peers()
-    mortal = server(auto_restart=False)
-    number = connected(peers, "crab", mortal)
-    assert delays(peers.lost(number, "gone", 1.0)) == []
-    assert told(peers.declare("crab", [mortal])) == [("crab", "beach", "connecting")]
+    peers = PeerRegistry()
+    mortal = build_server(auto_restart=False)
+    number = connect_peer(peers, "crab", mortal)
+    assert list_delays(peers.handle_lost(number, "gone", 1.0)) == []
+    assert list_states(peers.declare("crab", [mortal])) == [("crab", "beach", "connecting")]
 
 
 @pytest.mark.req("mcp.oauth")
 def test_what_only_a_person_can_mend_is_not_tried_again_until_somebody_says_so() -> None:
-    peers = Peers()
-    (number,) = starts(peers.declare("crab", [server()]))
-    assert told(peers.asking(number, "open this")) == [("crab", "beach", "connecting")]
-    assert delays(peers.lost(number, "nobody allowed it", 0.0, is_final=True)) == []
-    assert told(peers.retry()) == [("crab", "beach", "connecting")]
+    peers = PeerRegistry()
+    (number,) = list_starts(peers.declare("crab", [build_server()]))
+    assert list_states(peers.handle_authorization(number, "open this")) == [
+        ("crab", "beach", "connecting")
+    ]
+    assert list_delays(peers.handle_lost(number, "nobody allowed it", 0.0, is_final=True)) == []
+    assert list_states(peers.retry_failed()) == [("crab", "beach", "connecting")]
 
 
 @pytest.mark.req("mcp.host.death")
 def test_when_the_host_dies_every_peer_has_failed_and_is_tried_again() -> None:
-    peers = Peers()
-    connected(peers, "crab", server(auto_restart=False))
-    connected(peers, "twin", server(command="other"))
-    lost = peers.host_lost("the host died", 1.0)
-    assert told(lost) == [("crab", "beach", "failed"), ("twin", "beach", "failed")]
-    assert stops(lost) == []
-    assert delays(lost) == [FIRST_DELAY, FIRST_DELAY]
+    peers = PeerRegistry()
+    connect_peer(peers, "crab", build_server(auto_restart=False))
+    connect_peer(peers, "twin", build_server(command="other"))
+    lost = peers.handle_host_lost("the host died", 1.0)
+    assert list_states(lost) == [("crab", "beach", "failed"), ("twin", "beach", "failed")]
+    assert list_stops(lost) == []
+    assert list_delays(lost) == [FIRST_DELAY, FIRST_DELAY]
 
 
 def test_what_is_said_of_a_start_that_was_given_up_is_not_heard() -> None:
-    peers = Peers()
-    number = connected(peers)
+    peers = PeerRegistry()
+    number = connect_peer(peers)
     peers.release("crab")
-    assert peers.offers(number, ECHO, 1.0) == []
-    assert peers.lost(number, "gone", 1.0) == []
-    assert peers.asking(number, "open this") == []
+    assert peers.handle_tools(number, ECHO, 1.0) == []
+    assert peers.handle_lost(number, "gone", 1.0) == []
+    assert peers.handle_authorization(number, "open this") == []
 
 
 @pytest.mark.req("mcp.secrets")
 def test_why_a_peer_failed_does_not_repeat_what_it_was_told_in_confidence() -> None:
-    secretive = server(env={"TOKEN": "s3cret-enough", "MODE": "dev"})
-    peers = Peers()
-    (number,) = starts(peers.declare("crab", [secretive]))
-    peers.lost(number, "bad token s3cret-enough in dev", 0.0)
-    ((_, peer),) = peers.states()
+    secretive = build_server(env={"TOKEN": "s3cret-enough", "MODE": "dev"})
+    peers = PeerRegistry()
+    (number,) = list_starts(peers.declare("crab", [secretive]))
+    peers.handle_lost(number, "bad token s3cret-enough in dev", 0.0)
+    ((_, peer),) = peers.list_states()
     assert peer.error == f"bad token {MASK} in dev"
-    bearer = McpServer("x", url="http://x", auth="Bearer s3cret-enough")
-    assert without_secrets("s3cret-enough", bearer) == MASK
+    bearer = McpServerConfig("x", url="http://x", auth="Bearer s3cret-enough")
+    assert mask_secrets("s3cret-enough", bearer) == MASK
 
 
 @pytest.mark.req("mcp.peers.bounded")
 def test_past_the_bound_a_declared_server_fails_with_what_to_do() -> None:
-    peers = Peers(most=1)
-    connected(peers)
-    refused = peers.declare("twin", [server(command="one too many")])
-    assert starts(refused) == []
-    assert told(refused) == [("twin", "beach", "failed")]
-    ((_, peer),) = peers.serving("twin")
+    peers = PeerRegistry(most=1)
+    connect_peer(peers)
+    refused = peers.declare("twin", [build_server(command="one too many")])
+    assert list_starts(refused) == []
+    assert list_states(refused) == [("twin", "beach", "failed")]
+    ((_, peer),) = peers.list_serving("twin")
     assert "mcp_peers" in peer.error
-    assert len(starts(peers.release("crab") + peers.retry())) == 1
+    assert len(list_starts(peers.release("crab") + peers.retry_failed())) == 1
 
 
 # ── Want of use ─────────────────────────────────────────────────────────────────────────────────
@@ -262,70 +273,72 @@ def test_past_the_bound_a_declared_server_fails_with_what_to_do() -> None:
 
 @pytest.mark.req("mcp.idle")
 def test_a_peer_nobody_uses_is_stopped_keeps_its_tools_and_comes_back_when_wanted() -> None:
-    peers = Peers()
-    idle = server(idle_timeout=60.0)
-    (number,) = starts(peers.declare("crab", [idle]))
-    (look,) = [e for e in peers.offers(number, ECHO, 0.0) if isinstance(e, Look)]
+    peers = PeerRegistry()
+    idle = build_server(idle_timeout=60.0)
+    (number,) = list_starts(peers.declare("crab", [idle]))
+    (look,) = [e for e in peers.handle_tools(number, ECHO, 0.0) if isinstance(e, ScheduleIdleCheck)]
     assert look.after == 60.0
-    ((_, peer),) = peers.serving("crab")
-    peer.begun()
-    busy = peers.unused(look.peer, 61.0)
-    assert stops(busy) == []
-    peer.ended(70.0)
-    again = peers.unused(look.peer, 100.0)
-    assert [effect.after for effect in again if isinstance(effect, Look)] == [30.0]
-    stopped = peers.unused(look.peer, 130.0)
-    assert stops(stopped) == [number]
-    assert told(stopped) == [("crab", "beach", "disconnected")]
+    ((_, peer),) = peers.list_serving("crab")
+    peer.begin_call()
+    busy = peers.check_idle(look.peer, 61.0)
+    assert list_stops(busy) == []
+    peer.end_call(70.0)
+    again = peers.check_idle(look.peer, 100.0)
+    assert [effect.after for effect in again if isinstance(effect, ScheduleIdleCheck)] == [30.0]
+    stopped = peers.check_idle(look.peer, 130.0)
+    assert list_stops(stopped) == [number]
+    assert list_states(stopped) == [("crab", "beach", "disconnected")]
     assert peer.is_offered
     assert peer.tools == ECHO
-    assert told(peers.wanted(look.peer)) == [("crab", "beach", "connecting")]
+    assert list_states(peers.wake_idle(look.peer)) == [("crab", "beach", "connecting")]
     assert peer.is_offered
-    assert starts(peers.wanted(look.peer)) == [], "it is coming already"
-    peers.offers(peer.number, ECHO, 140.0)
-    assert (peer.status, peer.is_idle) == (Status.CONNECTED, False)
+    assert list_starts(peers.wake_idle(look.peer)) == [], "it is coming already"
+    peers.handle_tools(peer.number, ECHO, 140.0)
+    assert (peer.status, peer.is_idle) == (PeerStatus.CONNECTED, False)
 
 
 @pytest.mark.req("mcp.idle")
 def test_a_peer_is_kept_as_long_as_one_of_its_owners_wants_it_kept() -> None:
-    peers = Peers()
-    (number,) = starts(peers.declare("crab", [server(idle_timeout=60.0)]))
-    peers.declare("twin", [server()])
-    assert not [e for e in peers.offers(number, ECHO, 0.0) if isinstance(e, Look)]
-    watched = peers.release("twin") + peers.declare("crab", [server(idle_timeout=60.0)])
-    assert [e.after for e in watched if isinstance(e, Look)] == [60.0]
+    peers = PeerRegistry()
+    (number,) = list_starts(peers.declare("crab", [build_server(idle_timeout=60.0)]))
+    peers.declare("twin", [build_server()])
+    assert not [
+        e for e in peers.handle_tools(number, ECHO, 0.0) if isinstance(e, ScheduleIdleCheck)
+    ]
+    watched = peers.release("twin") + peers.declare("crab", [build_server(idle_timeout=60.0)])
+    assert [e.after for e in watched if isinstance(e, ScheduleIdleCheck)] == [60.0]
 
 
 # ── Whatever happens ────────────────────────────────────────────────────────────────────────────
 
 
-class Life(RuleBasedStateMachine):
+class PeerRegistryMachine(RuleBasedStateMachine):
     """Any agents, any declarations, any fate."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.peers = Peers()
+        self.peers = PeerRegistry()
         self.now = 0.0
         self.running: set[int] = set()
-        self.heard: dict[Owner, Happened] = {}
-        self.retries: list[Retry] = []
-        self.looks: list[Look] = []
-        self.declared: dict[str, tuple[McpServer, ...]] = {}
+        self.last_states: dict[PeerOwner, PeerStateChanged] = {}
+        self.retries: list[ScheduleRetry] = []
+        self.idle_checks: list[ScheduleIdleCheck] = []
+        self.declared: dict[str, tuple[McpServerConfig, ...]] = {}
 
-    def do(self, effects: list[Effect]) -> None:
+    def apply_effects(self, effects: list[PeerEffect]) -> None:
         for effect in effects:
             match effect:
-                case Start(number=number):
+                case StartPeer(number=number):
                     assert number not in self.running
                     self.running.add(number)
-                case Stop(number=number):
+                case StopPeer(number=number):
                     self.running.discard(number)
-                case Happened():
-                    self.heard[Owner(effect.agent, effect.name)] = effect
-                case Retry():
+                case PeerStateChanged():
+                    self.last_states[PeerOwner(effect.agent, effect.name)] = effect
+                case ScheduleRetry():
                     self.retries.append(effect)
-                case Look():
-                    self.looks.append(effect)
+                case ScheduleIdleCheck():
+                    self.idle_checks.append(effect)
 
     @rule(
         agent=st.sampled_from(["crab", "twin", "owl"]),
@@ -336,71 +349,77 @@ class Life(RuleBasedStateMachine):
     )
     def declare(self, agent: str, servers: dict[str, tuple[str, bool, float | None]]) -> None:
         made = tuple(
-            McpServer(name, command, auto_restart=restarts, idle_timeout=idle)
+            McpServerConfig(name, command, auto_restart=restarts, idle_timeout=idle)
             for name, (command, restarts, idle) in servers.items()
         )
         self.declared[agent] = made
-        self.do(self.peers.declare(agent, made))
+        self.apply_effects(self.peers.declare(agent, made))
 
     @rule(data=st.data(), fate=st.sampled_from(["offers", "lost", "final", "asking"]))
-    def happens(self, data: st.DataObject, fate: str) -> None:
+    def report_fate(self, data: st.DataObject, fate: str) -> None:
         number = data.draw(st.integers(1, max(self.running, default=1)))
         match fate:
             case "offers":
-                self.do(self.peers.offers(number, ECHO, self.now))
+                self.apply_effects(self.peers.handle_tools(number, ECHO, self.now))
             case "asking":
-                self.do(self.peers.asking(number, "open this"))
+                self.apply_effects(self.peers.handle_authorization(number, "open this"))
             case _:
-                self.do(self.peers.lost(number, "gone", self.now, is_final=fate == "final"))
+                self.apply_effects(
+                    self.peers.handle_lost(number, "gone", self.now, is_final=fate == "final")
+                )
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         retries, self.retries = self.retries, []
-        looks, self.looks = self.looks, []
+        looks, self.idle_checks = self.idle_checks, []
         for retry in retries:
-            self.do(self.peers.due(retry.peer, retry.number))
+            self.apply_effects(self.peers.handle_retry_due(retry.peer, retry.number))
         for look in looks:
-            self.do(self.peers.unused(look.peer, self.now))
+            self.apply_effects(self.peers.check_idle(look.peer, self.now))
 
     @rule()
     def host_dies(self) -> None:
         self.running.clear()
-        self.do(self.peers.host_lost("gone", self.now))
+        self.apply_effects(self.peers.handle_host_lost("gone", self.now))
 
     @rule(command=st.sampled_from("xyz"))
     def is_called(self, command: str) -> None:
-        if (peer := self.peers.get(fingerprint(McpServer("n", command)))) is not None:
-            self.do(self.peers.wanted(peer.id))
-            peer.begun()
-            peer.ended(self.now)
+        if (peer := self.peers.get(compute_fingerprint(McpServerConfig("n", command)))) is not None:
+            self.apply_effects(self.peers.wake_idle(peer.id))
+            peer.begin_call()
+            peer.end_call(self.now)
 
     @invariant()
     def what_runs_is_what_is_declared(self) -> None:
-        wanted = {fingerprint(one) for servers in self.declared.values() for one in servers}
-        states = list(self.peers.states())
+        wanted = {compute_fingerprint(one) for servers in self.declared.values() for one in servers}
+        states = list(self.peers.list_states())
         assert {owner for owner, _ in states} == {
-            Owner(agent, one.name) for agent, servers in self.declared.items() for one in servers
+            PeerOwner(agent, one.name)
+            for agent, servers in self.declared.items()
+            for one in servers
         }
         assert {peer.id for _, peer in states} == wanted
         active = {
             peer.number
             for _, peer in states
-            if peer.status in (Status.CONNECTING, Status.CONNECTED)
+            if peer.status in (PeerStatus.CONNECTING, PeerStatus.CONNECTED)
         }
         assert active <= self.running
         # What else runs serves until its successor is there.
-        connecting = any(peer.status is Status.CONNECTING for _, peer in states)
+        connecting = any(peer.status is PeerStatus.CONNECTING for _, peer in states)
         assert connecting or self.running == active
 
     @invariant()
     def whoever_listens_knows_the_state(self) -> None:
-        for owner, peer in self.peers.states():
-            assert self.heard[owner].status is peer.status
-            assert self.heard[owner].error == peer.error
+        for owner, peer in self.peers.list_states():
+            assert self.last_states[owner].status is peer.status
+            assert self.last_states[owner].error == peer.error
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_whatever_happens_what_runs_is_what_is_declared(count: int) -> None:
-    run_state_machine_as_test(Life, settings=settings(max_examples=count, stateful_step_count=40))
+    run_state_machine_as_test(
+        PeerRegistryMachine, settings=settings(max_examples=count, stateful_step_count=40)
+    )

@@ -7,41 +7,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.mcp.messages import McpTool
-from crabtalk.mcp.peers import Peer, Status
-from crabtalk.mcp.toolbox import Toolbox, vendor_name
-from crabtalk.storage import McpServer
+from crabtalk.mcp.peers import Peer, PeerStatus
+from crabtalk.mcp.toolbox import Toolbox, convert_to_vendor_name
+from crabtalk.storage import McpServerConfig
 
 
-def peer(id_: str, *names: str, status: Status = Status.CONNECTED) -> Peer:
+def build_peer(id_: str, *names: str, status: PeerStatus = PeerStatus.CONNECTED) -> Peer:
     tools = tuple(McpTool(name) for name in names)
-    return Peer(id_, McpServer(id_, "c"), status=status, tools=tools)
+    return Peer(id_, McpServerConfig(id_, "c"), status=status, tools=tools)
 
 
-def offered(box: Toolbox) -> list[tuple[str, str]]:
+def list_offered(box: Toolbox) -> list[tuple[str, str]]:
     """Names, and whose they are."""
     return [(known.name, known.peer) for known in box.offered]
 
 
 @pytest.mark.req("mcp.names.clash")
 def test_the_first_to_declare_a_name_has_it_and_the_others_their_full_name() -> None:
-    box = Toolbox([("a", peer("1", "dig", "bury")), ("b", peer("2", "dig"))], taken=["bash"])
-    assert offered(box) == [("dig", "1"), ("bury", "1"), ("b__dig", "2")]
+    box = Toolbox(
+        [("a", build_peer("1", "dig", "bury")), ("b", build_peer("2", "dig"))], taken=["bash"]
+    )
+    assert list_offered(box) == [("dig", "1"), ("bury", "1"), ("b__dig", "2")]
 
 
 @pytest.mark.req("mcp.names.built_in")
 def test_a_tool_of_our_own_has_its_name_whatever_a_server_calls_its() -> None:
-    box = Toolbox([("a", peer("1", "bash"))], taken=["bash"])
-    assert offered(box) == [("a__bash", "1")]
+    box = Toolbox([("a", build_peer("1", "bash"))], taken=["bash"])
+    assert list_offered(box) == [("a__bash", "1")]
     assert box.find("bash") is None
-    box = Toolbox([("a", peer("1", "bash"))], taken=["bash", "a__bash"])
-    ((name, _),) = offered(box)
+    box = Toolbox([("a", build_peer("1", "bash"))], taken=["bash", "a__bash"])
+    ((name, _),) = list_offered(box)
     assert name.startswith("a__bash__")
     assert box.find("a__bash") is None
 
 
 @pytest.mark.req("mcp.names.full")
 def test_a_full_name_always_means_that_tool() -> None:
-    box = Toolbox([("a", peer("1", "dig")), ("b", peer("2", "dig"))], taken=[])
+    box = Toolbox([("a", build_peer("1", "dig")), ("b", build_peer("2", "dig"))], taken=[])
     found = [box.find(name) for name in ("dig", "a__dig", "b__dig", "c__dig")]
     assert [known and known.peer for known in found] == ["1", "1", "2", None]
 
@@ -49,8 +51,8 @@ def test_a_full_name_always_means_that_tool() -> None:
 @pytest.mark.req("mcp.names.vendors")
 def test_names_that_vendors_refuse_are_offered_in_a_form_they_take() -> None:
     odd = ["repo/dig", "repo.dig", "dig " + "d" * 80, "копать"]
-    box = Toolbox([("sand & sea", peer("1", *odd, "dig"))], taken=["dig"])
-    names = [name for name, _ in offered(box)]
+    box = Toolbox([("sand & sea", build_peer("1", *odd, "dig"))], taken=["dig"])
+    names = [name for name, _ in list_offered(box)]
     assert len(set(names)) == len(odd) + 1
     for name, raw in zip(names, [*odd, "dig"], strict=True):
         assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name)
@@ -63,30 +65,31 @@ def test_names_that_vendors_refuse_are_offered_in_a_form_they_take() -> None:
 @pytest.mark.req("mcp.names.vendors")
 @given(st.text(min_size=1))
 def test_any_name_has_a_form_that_vendors_take(name: str) -> None:
-    made = vendor_name(name)
+    made = convert_to_vendor_name(name)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
-    assert made == name or made != vendor_name(name + ".")
+    assert made == name or made != convert_to_vendor_name(name + ".")
 
 
 @pytest.mark.req("mcp.scope")
 def test_of_an_agent_with_a_whitelist_only_what_is_on_it_is_offered() -> None:
-    serving = [("a", peer("1", "dig", "bury")), ("b", peer("2", "dig"))]
+    serving = [("a", build_peer("1", "dig", "bury")), ("b", build_peer("2", "dig"))]
     box = Toolbox(serving, taken=[], wanted=["b__dig", "bury"])
-    assert [pair for pair in offered(box) if pair[0]] == [("bury", "1"), ("b__dig", "2")]
+    assert [pair for pair in list_offered(box) if pair[0]] == [("bury", "1"), ("b__dig", "2")]
 
 
 @pytest.mark.req("mcp.tools.failed")
 def test_a_tool_of_a_server_that_failed_is_found_but_not_offered() -> None:
-    box = Toolbox([("a", peer("1", "dig", status=Status.FAILED))], taken=[])
-    assert offered(box) == []
+    box = Toolbox([("a", build_peer("1", "dig", status=PeerStatus.FAILED))], taken=[])
+    assert list_offered(box) == []
     assert box.find("dig") is not None
     other = Toolbox(
-        [("a", peer("1", "dig", status=Status.FAILED)), ("b", peer("2", "dig"))], taken=[]
+        [("a", build_peer("1", "dig", status=PeerStatus.FAILED)), ("b", build_peer("2", "dig"))],
+        taken=[],
     )
-    assert offered(other) == [("dig", "2")]
+    assert list_offered(other) == [("dig", "2")]
 
 
 @pytest.mark.req("mcp.approval")
 def test_a_tool_goes_by_all_names_a_file_may_call_it() -> None:
-    (known,) = Toolbox([("a", peer("1", "dig"))], taken=[]).offered
+    (known,) = Toolbox([("a", build_peer("1", "dig"))], taken=[]).offered
     assert known.names == ("a__dig", "dig", "mcp:dig", "mcp:a__dig")

@@ -20,7 +20,7 @@ from typing import Any
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
-def png(width: int = 2, height: int = 2) -> bytes:
+def build_png(width: int = 2, height: int = 2) -> bytes:
     """A picture, all of one colour."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -33,7 +33,7 @@ def png(width: int = 2, height: int = 2) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-class Tiny:
+class TinyServer:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._extra: list[str] = []
@@ -53,7 +53,7 @@ class Tiny:
     def answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
         match method:
             case "initialize":
-                self.say(
+                self.write_message(
                     id=number,
                     result={
                         "protocolVersion": params["protocolVersion"],
@@ -62,11 +62,13 @@ class Tiny:
                     },
                 )
             case "tools/list":
-                self.say(id=number, result={"tools": self.tools()})
+                self.write_message(id=number, result={"tools": self.tools()})
             case "tools/call":
                 self.call(number, params)
             case _:
-                self.say(id=number, error={"code": -32601, "message": f"no {method} here"})
+                self.write_message(
+                    id=number, error={"code": -32601, "message": f"no {method} here"}
+                )
 
     def tools(self) -> list[dict[str, Any]]:
         if self._options.tools:
@@ -86,7 +88,7 @@ class Tiny:
     def call(self, number: Any, params: dict[str, Any]) -> None:
         name, given = params["name"], params.get("arguments") or {}
         if name in self._options.tools.split(","):
-            self.tell(number, name)
+            self.answer_text(number, name)
             return
         token = (params.get("_meta") or {}).get("progressToken")
         getattr(self, f"do_{name}")(number, given, token)
@@ -94,19 +96,21 @@ class Tiny:
     # ── Tools ───────────────────────────────────────────────────────────────────────────────
 
     def do_echo(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.tell(number, given.get("text", ""))
+        self.answer_text(number, given.get("text", ""))
 
     def do_pid(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.tell(number, str(os.getpid()))
+        self.answer_text(number, str(os.getpid()))
 
     def do_variable(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.tell(number, os.environ.get(given["text"], "unset"))
+        self.answer_text(number, os.environ.get(given["text"], "unset"))
 
     def do_fail(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.say(id=number, result={"content": [text("no shells left")], "isError": True})
+        self.write_message(
+            id=number, result={"content": [build_text("no shells left")], "isError": True}
+        )
 
     def do_refuse(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.say(id=number, error={"code": -32602, "message": "that is no beach"})
+        self.write_message(id=number, error={"code": -32602, "message": "that is no beach"})
 
     def do_crash(self, number: Any, given: dict[str, Any], token: Any) -> None:
         sys.stderr.write(f"out of sand, with {os.environ.get('SECRET', 'nothing')}\n")
@@ -122,22 +126,26 @@ class Tiny:
         for step in range(steps):
             time.sleep(0.25)
             params = {"progressToken": token, "progress": step + 1, "total": steps}
-            self.say(method="notifications/progress", params=params)
-        self.tell(number, f"{steps} steps")
+            self.write_message(method="notifications/progress", params=params)
+        self.answer_text(number, f"{steps} steps")
 
     def do_walk(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Says how far it is in words that nobody has given it."""
         steps = int(given["text"])
         for step in range(steps):
             params = {"progressToken": token, "progress": step, "total": steps}
-            self.say(method="notifications/progress", params={**params, "message": "walking"})
-        self.tell(number, f"walked {steps} steps")
+            self.write_message(
+                method="notifications/progress", params={**params, "message": "walking"}
+            )
+        self.answer_text(number, f"walked {steps} steps")
 
     def do_report(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Says of its progress exactly what it is told to, and has done."""
         for said in json.loads(given["text"]):
-            self.say(method="notifications/progress", params={"progressToken": token, **said})
-        self.tell(number, "reported")
+            self.write_message(
+                method="notifications/progress", params={"progressToken": token, **said}
+            )
+        self.answer_text(number, "reported")
 
     def do_flood(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Counts as fast as it can, for as many seconds as it is told to."""
@@ -145,19 +153,19 @@ class Tiny:
         while time.monotonic() - started < float(given["text"]):
             step += 1
             params = {"progressToken": token, "progress": step, "message": f"step {step}"}
-            self.say(method="notifications/progress", params=params)
-        self.tell(number, str(step))
+            self.write_message(method="notifications/progress", params=params)
+        self.answer_text(number, str(step))
 
     def do_more(self, number: Any, given: dict[str, Any], token: Any) -> None:
         self._extra.append("extra")
-        self.say(method="notifications/tools/list_changed")
-        self.tell(number, "more")
+        self.write_message(method="notifications/tools/list_changed")
+        self.answer_text(number, "more")
 
     def do_picture(self, number: Any, given: dict[str, Any], token: Any) -> None:
         width = int(given.get("text") or 2)
-        data = base64.b64encode(png(width, 1)).decode()
+        data = base64.b64encode(build_png(width, 1)).decode()
         image = {"type": "image", "data": data, "mimeType": "image/png"}
-        self.say(id=number, result={"content": [text("look:"), image]})
+        self.write_message(id=number, result={"content": [build_text("look:"), image]})
 
     def do_kinds(self, number: Any, given: dict[str, Any], token: Any) -> None:
         content = [
@@ -174,10 +182,12 @@ class Tiny:
             },
             {"type": "image", "data": "%%%", "mimeType": "image/png"},
         ]
-        self.say(id=number, result={"content": content, "structuredContent": {"tide": "low"}})
+        self.write_message(
+            id=number, result={"content": content, "structuredContent": {"tide": "low"}}
+        )
 
     def do_long(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.tell(number, "x" * int(given["text"]))
+        self.answer_text(number, "x" * int(given["text"]))
 
     def do_child(self, number: Any, given: dict[str, Any], token: Any) -> None:
         """Starts a process that would outlive it, and does not listen to reason."""
@@ -185,19 +195,19 @@ class Tiny:
 
         script = "trap '' TERM; while :; do sleep 1000; done"
         child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL)
-        self.tell(number, str(child.pid))
+        self.answer_text(number, str(child.pid))
 
     # ── Speaking ────────────────────────────────────────────────────────────────────────────
 
-    def tell(self, number: Any, said: str) -> None:
-        self.say(id=number, result={"content": [text(said)]})
+    def answer_text(self, number: Any, said: str) -> None:
+        self.write_message(id=number, result={"content": [build_text(said)]})
 
-    def say(self, **message: Any) -> None:
+    def write_message(self, **message: Any) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         sys.stdout.flush()
 
 
-def text(said: str) -> dict[str, Any]:
+def build_text(said: str) -> dict[str, Any]:
     return {"type": "text", "text": said}
 
 
@@ -224,7 +234,7 @@ def main() -> None:
     if options.silent:
         while sys.stdin.readline():
             pass
-    Tiny(options).serve()
+    TinyServer(options).serve()
     if options.stubborn:
         import signal
 

@@ -10,98 +10,110 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.mcp import Happened, Known, Mcp, McpLimits, Progress, Result, Status
-from crabtalk.storage import Agent, McpServer
+from crabtalk.mcp import (
+    McpCallResult,
+    McpLimits,
+    McpProgress,
+    McpServerManager,
+    PeerStateChanged,
+    PeerStatus,
+    ServerTool,
+)
+from crabtalk.storage import Agent, McpServerConfig
 
 HERE = Path(__file__).parent
-TINY = HERE / "tiny.py"
+TINY_SERVER = HERE / "tiny.py"
 # No test waits longer for anything.
 PATIENCE = 30
 CRAB = Agent("crab", "You are crab.")
 
 
-def tiny(*options: str, name: str = "beach", **settings: Any) -> McpServer:
+def build_tiny_server(*options: str, name: str = "beach", **settings: Any) -> McpServerConfig:
     """A server that starts at once."""
-    return McpServer(name, sys.executable, ("-S", str(TINY), *options), **settings)
+    return McpServerConfig(name, sys.executable, ("-S", str(TINY_SERVER), *options), **settings)
 
 
-class World:
+class McpWorld:
     """Peers, and what was heard of them."""
 
     def __init__(self, path: Path, limits: McpLimits | None = None, **settings: Any) -> None:
         self.path = path
-        self.events: list[Happened] = []
-        self.mcp = Mcp(path / "tokens", limits=limits, heard=self.events.append, **settings)
+        self.events: list[PeerStateChanged] = []
+        self.mcp = McpServerManager(
+            path / "tokens", limits=limits, heard=self.events.append, **settings
+        )
 
-    def declare(self, *servers: McpServer, agent: str = "crab") -> None:
+    def declare(self, *servers: McpServerConfig, agent: str = "crab") -> None:
         self.mcp.declare(agent, servers)
 
-    async def connected(self, *servers: McpServer, agent: str = "crab") -> None:
+    async def connect(self, *servers: McpServerConfig, agent: str = "crab") -> None:
         """Declares them, and waits until all are there."""
         self.declare(*servers, agent=agent)
-        await self.until(lambda: self.statuses(agent) == ["connected"] * len(servers))
+        await self.wait_until(lambda: self.list_statuses(agent) == ["connected"] * len(servers))
 
-    def statuses(self, agent: str = "crab") -> list[str]:
-        return [peer.status.value for owner, peer in self.mcp.states() if owner.agent == agent]
+    def list_statuses(self, agent: str = "crab") -> list[str]:
+        return [peer.status.value for owner, peer in self.mcp.list_states() if owner.agent == agent]
 
-    def error(self, agent: str = "crab") -> str:
-        return next(peer.error for owner, peer in self.mcp.states() if owner.agent == agent)
+    def find_error(self, agent: str = "crab") -> str:
+        return next(peer.error for owner, peer in self.mcp.list_states() if owner.agent == agent)
 
-    def told(self, agent: str = "crab") -> list[str]:
+    def list_event_statuses(self, agent: str = "crab") -> list[str]:
         return [event.status.value for event in self.events if event.agent == agent]
 
-    def find(self, name: str, agent: str = "crab") -> Known:
-        known = self.mcp.toolbox(msgspec.structs.replace(CRAB, name=agent), ()).find(name)
+    def find_tool(self, name: str, agent: str = "crab") -> ServerTool:
+        known = self.mcp.get_toolbox(msgspec.structs.replace(CRAB, name=agent), ()).find(name)
         assert known is not None, name
         return known
 
-    def offered(self, agent: str = "crab") -> list[str]:
-        box = self.mcp.toolbox(msgspec.structs.replace(CRAB, name=agent), ())
+    def list_offered(self, agent: str = "crab") -> list[str]:
+        box = self.mcp.get_toolbox(msgspec.structs.replace(CRAB, name=agent), ())
         return [known.name for known in box.offered]
 
-    async def call(self, name: str, agent: str = "crab", /, **arguments: Any) -> Result:
-        return await self.watched(name, None, agent, **arguments)
+    async def call(self, name: str, agent: str = "crab", /, **arguments: Any) -> McpCallResult:
+        return await self.call_with_progress(name, None, agent, **arguments)
 
-    async def watched(
+    async def call_with_progress(
         self,
         name: str,
-        progressed: Callable[[Progress], None] | None,
+        progressed: Callable[[McpProgress], None] | None,
         agent: str = "crab",
         /,
         **arguments: Any,
-    ) -> Result:
+    ) -> McpCallResult:
         """A call whose progress is heard."""
-        known = self.find(name, agent)
+        known = self.find_tool(name, agent)
         given = msgspec.json.encode(arguments)
         async with asyncio.timeout(PATIENCE):
             return await self.mcp.call(known.peer, known.tool.name, given, progressed)
 
-    async def text(self, name: str, agent: str = "crab", /, **arguments: Any) -> str:
+    async def call_for_text(self, name: str, agent: str = "crab", /, **arguments: Any) -> str:
         return (await self.call(name, agent, **arguments)).text
 
-    async def failed(self) -> str:
+    async def wait_for_failure(self) -> str:
         """Waits for the only server to fail. Why it did."""
-        await self.until(lambda: any(event.status is Status.FAILED for event in self.events))
-        return next(event.error for event in self.events if event.status is Status.FAILED)
+        await self.wait_until(
+            lambda: any(event.status is PeerStatus.FAILED for event in self.events)
+        )
+        return next(event.error for event in self.events if event.status is PeerStatus.FAILED)
 
-    async def forget(self) -> None:
+    async def release_all(self) -> None:
         """All agents, their servers and what was heard of them. The host stays."""
-        for agent in {owner.agent for owner, _ in self.mcp.states()}:
+        for agent in {owner.agent for owner, _ in self.mcp.list_states()}:
             self.mcp.release(agent)
-        await self.until(lambda: not self.mcp.link.servers)
+        await self.wait_until(lambda: not self.mcp.host.server_pids)
         self.events.clear()
 
-    async def until(self, claim: Callable[[], bool]) -> None:
+    async def wait_until(self, claim: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not claim():
                 await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def world(
+async def open_world(
     path: Path, limits: McpLimits | None = None, **settings: Any
-) -> AsyncIterator[World]:
-    made = World(path, limits, **settings)
+) -> AsyncIterator[McpWorld]:
+    made = McpWorld(path, limits, **settings)
     try:
         yield made
     finally:
@@ -116,7 +128,7 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Zombies count: whoever has one has not looked after it."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -127,7 +139,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def memory_of(pid: int) -> int:
+def read_resident_bytes(pid: int) -> int:
     """Resident, in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

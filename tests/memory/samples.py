@@ -4,7 +4,17 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from crabtalk.memory import Add, Alias, Entry, Kind, Memory, Op, Remove, Rename, Update
+from crabtalk.memory import (
+    AddEntry,
+    EntryKind,
+    Memory,
+    MemoryEntry,
+    MemoryOperation,
+    RemoveEntry,
+    RenameEntry,
+    SetAliases,
+    UpdateEntry,
+)
 
 VECTOR = bytes.fromhex(
     "43524d454d000100000000000000000003000000000000000100000002000000000000000"
@@ -12,21 +22,21 @@ VECTOR = bytes.fromhex(
 )
 
 ENTRIES = (
-    Entry(1, 100, Kind.NOTE, "deploy", "prod rollout steps", ("ship", "release")),
-    Entry(2, 200, Kind.ARCHIVE, "crab-user-1", "They met, and spoke of naïveté."),
-    Entry(5, 300, Kind.NOTE, "日記", "今日は雨でした"),
+    MemoryEntry(1, 100, EntryKind.NOTE, "deploy", "prod rollout steps", ("ship", "release")),
+    MemoryEntry(2, 200, EntryKind.ARCHIVE, "crab-user-1", "They met, and spoke of naïveté."),
+    MemoryEntry(5, 300, EntryKind.NOTE, "日記", "今日は雨でした"),
 )
 
 # One of each, each changing what another left.
-OPS: tuple[Op, ...] = (
-    Add("deploy", "prod rollout steps", ("ship", "release")),
-    Add("coffee", "two sugars"),
-    Update("deploy", "staging first, then prod", ("ship",)),
-    Rename("coffee", "tea"),
-    Alias("tea", ("cup", "日記")),
-    Add("crab-user-1", "They met.", kind=Kind.ARCHIVE),
-    Remove("ship"),
-    Add("deploy", "begun anew"),
+OPS: tuple[MemoryOperation, ...] = (
+    AddEntry("deploy", "prod rollout steps", ("ship", "release")),
+    AddEntry("coffee", "two sugars"),
+    UpdateEntry("deploy", "staging first, then prod", ("ship",)),
+    RenameEntry("coffee", "tea"),
+    SetAliases("tea", ("cup", "日記")),
+    AddEntry("crab-user-1", "They met.", kind=EntryKind.ARCHIVE),
+    RemoveEntry("ship"),
+    AddEntry("deploy", "begun anew"),
 )
 
 TEXT = st.text(max_size=20)
@@ -34,36 +44,36 @@ NAMES = st.text(min_size=1, max_size=12).filter(str.strip)
 
 
 @st.composite
-def entries_of(draw: st.DrawFn) -> list[Entry]:
+def draw_entries(draw: st.DrawFn) -> list[MemoryEntry]:
     """Entries of every kind, by id, with names and aliases of their own."""
     names = draw(st.lists(NAMES, max_size=12, unique=True))
-    found: list[Entry] = []
+    found: list[MemoryEntry] = []
     while names:
         name = names.pop()
         aliases = tuple(names.pop() for _ in range(min(len(names), draw(st.integers(0, 2)))))
         created_at = draw(st.integers(0, 2**64 - 1) | st.integers(0, 2**32))
-        kind = draw(st.sampled_from(Kind))
-        found.append(Entry(len(found) + 1, created_at, kind, name, draw(TEXT), aliases))
+        kind = draw(st.sampled_from(EntryKind))
+        found.append(MemoryEntry(len(found) + 1, created_at, kind, name, draw(TEXT), aliases))
     return found
 
 
-def clock() -> float:
+def read_fixed_time() -> float:
     return 1_700_000_000.5
 
 
-def opened(path: Path) -> Memory:
-    return Memory.open(path, flush=False, now=clock)
+def open_memory(path: Path) -> Memory:
+    return Memory.open(path, flush=False, now=read_fixed_time)
 
 
-def journal_of(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.journal")
 
 
-def files_beside(path: Path) -> set[str]:
+def list_files(path: Path) -> set[str]:
     """The names of all files in a memory's directory but those of its checksums."""
     return {file.name for file in path.parent.iterdir() if file.suffix != ".sums"}
 
 
-def kept(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[MemoryEntry]:
     """What whoever opens it next finds, without writing anything."""
-    return Memory.read(path).entries()
+    return Memory.open_read_only(path).entries()

@@ -7,50 +7,50 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from crabtalk.hooks.memories import FileMemories
+from crabtalk.hooks.memories import FileMemoryStore
 from crabtalk.memory import Memory
-from crabtalk.storage.postgres.database import Database
-from crabtalk.storage.postgres.memories import TABLES, PostgresMemories
-from tests.memory.samples import clock, opened
+from crabtalk.storage.postgres.database import PostgresDatabase
+from crabtalk.storage.postgres.memories import TABLES, PostgresMemoryStore
+from tests.memory.samples import open_memory, read_fixed_time
 
 T = TypeVar("T")
 
 
-class Store(Protocol):
+class StoreDriver(Protocol):
     def open(self, name: str = "crab") -> Memory: ...
 
     def names(self) -> list[str]: ...
 
-    def export(self, name: str = "crab") -> bytes: ...
+    def export_memory(self, name: str = "crab") -> bytes: ...
 
-    def take_in(self, name: str, data: bytes) -> None: ...
+    def import_memory(self, name: str, data: bytes) -> None: ...
 
 
-class FileStore:
+class FileStoreDriver:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._memories = FileMemories(directory, flush=False)
+        self._memories = FileMemoryStore(directory, flush=False)
 
     def open(self, name: str = "crab") -> Memory:
-        return opened(self._directory / f"{name}.crmem")
+        return open_memory(self._directory / f"{name}.crmem")
 
     def names(self) -> list[str]:
-        return asyncio.run(self._memories.names())
+        return asyncio.run(self._memories.list_names())
 
-    def export(self, name: str = "crab") -> bytes:
+    def export_memory(self, name: str = "crab") -> bytes:
         return asyncio.run(self._memories.export_memory(name))
 
-    def take_in(self, name: str, data: bytes) -> None:
+    def import_memory(self, name: str, data: bytes) -> None:
         asyncio.run(self._memories.import_memory(name, data))
 
 
-class PostgresStore:
+class PostgresStoreDriver:
     """As a daemon has it, with a loop that runs elsewhere."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.database = Database(url)
-        self.memories = PostgresMemories(self.database, now=clock)
+        self.database = PostgresDatabase(url)
+        self.memories = PostgresMemoryStore(self.database, now=read_fixed_time)
 
     def create(self) -> None:
         self.run(create_tables(self.database))
@@ -62,12 +62,12 @@ class PostgresStore:
         self.run(self.memories.catch_up(memory))
 
     def names(self) -> list[str]:
-        return self.run(self.memories.names())
+        return self.run(self.memories.list_names())
 
-    def export(self, name: str = "crab") -> bytes:
+    def export_memory(self, name: str = "crab") -> bytes:
         return self.run(self.memories.export_memory(name))
 
-    def take_in(self, name: str, data: bytes) -> None:
+    def import_memory(self, name: str, data: bytes) -> None:
         self.run(self.memories.import_memory(name, data))
 
     def close(self) -> None:
@@ -77,13 +77,13 @@ class PostgresStore:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
 
-async def create_tables(database: Database) -> None:
+async def create_tables(database: PostgresDatabase) -> None:
     async with database.transaction() as connection:
         await connection.execute(TABLES)
 
 
 @contextmanager
-def loop_elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
+def run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -97,10 +97,10 @@ def loop_elsewhere() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @contextmanager
-def postgres_stores(url: str, count: int) -> Iterator[list[PostgresStore]]:
+def open_postgres_stores(url: str, count: int) -> Iterator[list[PostgresStoreDriver]]:
     """As many daemons of one fleet."""
-    with loop_elsewhere() as loop:
-        stores = [PostgresStore(url, loop) for _ in range(count)]
+    with run_loop_in_thread() as loop:
+        stores = [PostgresStoreDriver(url, loop) for _ in range(count)]
         stores[0].create()
         try:
             yield stores

@@ -19,24 +19,24 @@ from hypothesis.stateful import (
 
 from crabtalk.hooks.memory_access import MemoryAccess, forget_note, grant_access, write_note
 from crabtalk.memory import (
-    Entry,
-    Kind,
-    LimitError,
+    EntryKind,
     Memory,
+    MemoryEntry,
+    MemoryLimitError,
+    MemoryView,
     NameTakenError,
-    View,
-    author_label,
-    author_of,
+    add_author,
     crmem,
+    encode_author,
+    get_author,
     qualify_name,
-    with_author,
-    without_author,
+    strip_author,
 )
 from crabtalk.memory.entry import MAX_AUTHOR_NOTES, MAX_AUTHORED_NOTES
 from crabtalk.policy import Owners
-from crabtalk.storage import Pair, log_name
-from tests.memory.samples import NAMES, clock, opened
-from tests.memory.stores import postgres_stores
+from crabtalk.storage import Pair, make_log_name
+from tests.memory.samples import NAMES, open_memory, read_fixed_time
+from tests.memory.stores import open_postgres_stores
 
 SENDERS = st.text(min_size=1, max_size=30) | st.sampled_from(
     ["tg:1", "tg%3A1", "tg\x1e1", "\x1e", "%", "%1E", "x" * 300, "x" * 301, "é" * 200]
@@ -49,28 +49,30 @@ OWNERS = Owners(["alice"], account="me")
 def test_stored_names_are_as_different_as_authors_and_names(
     one: str, other: str, name: str, another: str
 ) -> None:
-    entry = with_author(Entry(1, 1, Kind.NOTE, name, "", (another,)), author_label(one))
-    assert author_of(entry) == author_label(one) != ""
-    assert without_author(entry) == Entry(1, 1, Kind.NOTE, name, "", (another,))
-    is_same = entry.name == qualify_name(author_label(other), another)
+    entry = add_author(MemoryEntry(1, 1, EntryKind.NOTE, name, "", (another,)), encode_author(one))
+    assert get_author(entry) == encode_author(one) != ""
+    assert strip_author(entry) == MemoryEntry(1, 1, EntryKind.NOTE, name, "", (another,))
+    is_same = entry.name == qualify_name(encode_author(other), another)
     assert is_same == ((one, name) == (other, another))
-    assert len(author_label(one).encode()) <= 256
+    assert len(encode_author(one).encode()) <= 256
 
 
 @pytest.mark.req("memory.author.crmem")
 @given(sender=SENDERS, name=NAMES)
 def test_authors_are_nothing_but_text_to_other_readers_of_the_file(sender: str, name: str) -> None:
-    entry = with_author(Entry(1, 1, Kind.NOTE, name, "x", (name + "2",)), author_label(sender))
-    data = crmem.encode([entry], 2)
-    assert crmem.decode(data).entries == [entry]
-    assert crmem.encode(crmem.decode(data).entries, 2) == data
+    entry = add_author(
+        MemoryEntry(1, 1, EntryKind.NOTE, name, "x", (name + "2",)), encode_author(sender)
+    )
+    data = crmem.encode_memory([entry], 2)
+    assert crmem.decode_memory(data).entries == [entry]
+    assert crmem.encode_memory(crmem.decode_memory(data).entries, 2) == data
 
 
 WORDS = ["ash", "birch", "cedar", "elm", "fir"]
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> list[Entry]:
+def draw_crowd(draw: st.DrawFn) -> list[MemoryEntry]:
     """Notes of a few authors and archives of a few conversations, some of them alike."""
     entries = []
     for number in range(1, draw(st.integers(1, 150))):
@@ -78,14 +80,14 @@ def crowds(draw: st.DrawFn) -> list[Entry]:
         who = draw(st.sampled_from(["", "a", "b"]))
         if draw(st.booleans()):
             name = f"n{number}"
-            entries.append(Entry(number, 1, Kind.NOTE, qualify_name(who, name), content))
+            entries.append(MemoryEntry(number, 1, EntryKind.NOTE, qualify_name(who, name), content))
         else:
-            entries.append(Entry(number, 1, Kind.ARCHIVE, f"c{who}-{number}", content))
+            entries.append(MemoryEntry(number, 1, EntryKind.ARCHIVE, f"c{who}-{number}", content))
     return entries
 
 
 VIEWS = st.builds(
-    View,
+    MemoryView,
     st.none() | st.lists(st.sampled_from(["", "a", "b", "z"]), unique=True).map(tuple),
     st.none() | st.lists(st.sampled_from(["c", "ca", "cb", "cz"]), unique=True).map(tuple),
 )
@@ -94,13 +96,13 @@ VIEWS = st.builds(
 @pytest.mark.req("memory.author.search")
 @settings(deadline=None)
 @given(
-    entries=crowds(),
+    entries=draw_crowd(),
     view=VIEWS,
     query=st.lists(st.sampled_from([*WORDS, "n3", "oak"]), min_size=1, max_size=4),
     limit=st.integers(1, 7),
 )
 def test_a_search_in_a_view_is_a_whole_search_without_the_rest(
-    entries: list[Entry], view: View, query: list[str], limit: int
+    entries: list[MemoryEntry], view: MemoryView, query: list[str], limit: int
 ) -> None:
     memory = Memory(Path("crab"), entries, 1000, None)
     everything = memory.search(" ".join(query), 1000)
@@ -127,14 +129,16 @@ def test_a_hundred_thousand_entries_of_many_authors_are_searched_without_a_scan(
     for number in range(1, 100_001):
         content = " ".join(dice.choices(words, weights, k=12))
         if number % 2:
-            entries.append(Entry(number, 1, Kind.ARCHIVE, f"c{number % 2000}-{number}", content))
+            entries.append(
+                MemoryEntry(number, 1, EntryKind.ARCHIVE, f"c{number % 2000}-{number}", content)
+            )
         else:
             author = f"s{number % 2000}" if number % 20 else ""
             name = qualify_name(author, f"note {number}")
-            entries.append(Entry(number, 1, Kind.NOTE, name, content))
+            entries.append(MemoryEntry(number, 1, EntryKind.NOTE, name, content))
     memory = Memory(Path("crab"), entries, 100_001, None)
 
-    def typical(view: View) -> float:
+    def typical(view: MemoryView) -> float:
         taken = []
         for _ in range(50):
             query = " ".join([*dice.sample(words[5:60], 2), *dice.sample(words[500:], 2)])
@@ -143,61 +147,61 @@ def test_a_hundred_thousand_entries_of_many_authors_are_searched_without_a_scan(
             taken.append(time.process_time() - begun)
         return sorted(taken)[25]
 
-    whole = typical(View())
-    assert typical(View(("",), ("cnone",))) < 3 * whole + 0.002
-    assert typical(View(("s22",), ("c23",))) < whole
+    whole = typical(MemoryView())
+    assert typical(MemoryView(("",), ("cnone",))) < 3 * whole + 0.002
+    assert typical(MemoryView(("s22",), ("c23",))) < whole
 
 
 # ── Room ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def access_for(sender: str) -> MemoryAccess:
+def make_access(sender: str) -> MemoryAccess:
     return grant_access("author", OWNERS, Pair("crab", sender), sees_all_archives=False)
 
 
 @pytest.mark.req("memory.author.room")
 def test_nobody_else_can_fill_the_owners_memory(tmp_path: Path) -> None:
     full = [
-        Entry(0, 1, Kind.NOTE, qualify_name(f"s{number % 60}", f"n{number}"), "x")
+        MemoryEntry(0, 1, EntryKind.NOTE, qualify_name(f"s{number % 60}", f"n{number}"), "x")
         for number in range(MAX_AUTHORED_NOTES)
     ]
-    with opened(tmp_path / "crab.crmem") as memory:
+    with open_memory(tmp_path / "crab.crmem") as memory:
         memory.replace(full)
         for sender in ("s1", "tg:new"):
-            with pytest.raises(LimitError, match="not its owner's"):
-                write_note(memory, access_for(sender), "one more", "x", None)
-        write_note(memory, access_for("s1"), "n1", "replaced", None)
-        write_note(memory, access_for("user"), "mine", "x", None)
-        assert forget_note(memory, access_for("s1"), "n1")
-        write_note(memory, access_for("s1"), "one more", "x", None)
+            with pytest.raises(MemoryLimitError, match="not its owner's"):
+                write_note(memory, make_access(sender), "one more", "x", None)
+        write_note(memory, make_access("s1"), "n1", "replaced", None)
+        write_note(memory, make_access("user"), "mine", "x", None)
+        assert forget_note(memory, make_access("s1"), "n1")
+        write_note(memory, make_access("s1"), "one more", "x", None)
 
 
 @pytest.mark.req("memory.author.room")
 def test_a_sender_has_room_for_so_many_notes(tmp_path: Path) -> None:
     full = [
-        Entry(0, 1, Kind.NOTE, qualify_name("tg:1", f"n{number}"), "x")
+        MemoryEntry(0, 1, EntryKind.NOTE, qualify_name("tg:1", f"n{number}"), "x")
         for number in range(MAX_AUTHOR_NOTES)
     ]
-    with opened(tmp_path / "crab.crmem") as memory:
+    with open_memory(tmp_path / "crab.crmem") as memory:
         memory.replace(full)
-        with pytest.raises(LimitError, match="forget some first"):
-            write_note(memory, access_for("tg:1"), "one more", "x", None)
-        write_note(memory, access_for("tg:2"), "one more", "x", None)
-        write_note(memory, access_for("user"), "one more", "x", None)
-        assert forget_note(memory, access_for("tg:1"), "n0")
-        write_note(memory, access_for("tg:1"), "one more", "x", None)
+        with pytest.raises(MemoryLimitError, match="forget some first"):
+            write_note(memory, make_access("tg:1"), "one more", "x", None)
+        write_note(memory, make_access("tg:2"), "one more", "x", None)
+        write_note(memory, make_access("user"), "one more", "x", None)
+        assert forget_note(memory, make_access("tg:1"), "n0")
+        write_note(memory, make_access("tg:1"), "one more", "x", None)
 
 
 @pytest.mark.req("memory.author.names")
 def test_a_refusal_shows_names_without_their_authors(tmp_path: Path) -> None:
-    with opened(tmp_path / "crab.crmem") as memory:
-        write_note(memory, access_for("tg:1"), "door", "x", ("lock",))
+    with open_memory(tmp_path / "crab.crmem") as memory:
+        write_note(memory, make_access("tg:1"), "door", "x", ("lock",))
         with pytest.raises(NameTakenError) as caught:
-            write_note(memory, access_for("tg:1"), "gate", "x", ("lock",))
+            write_note(memory, make_access("tg:1"), "gate", "x", ("lock",))
         assert str(caught.value).startswith("'lock' already leads to a note called 'door'")
         for empty in ("", " "):
-            with pytest.raises(LimitError, match="is empty"):
-                write_note(memory, access_for("tg:1"), empty, "x", None)
+            with pytest.raises(MemoryLimitError, match="is empty"):
+                write_note(memory, make_access("tg:1"), empty, "x", None)
 
 
 # ── Everybody at once ───────────────────────────────────────────────────────────────────────────
@@ -207,25 +211,25 @@ SHORT = st.sampled_from(["ash", "birch", "cedar", "\x1etg:1\x1eash", "\x1ex", "u
 PERSON = st.sampled_from(PEOPLE)
 
 
-def person_of(sender: str) -> str:
+def get_person(sender: str) -> str:
     return "user" if OWNERS.is_owner(sender) else sender
 
 
-class People(RuleBasedStateMachine):
+class SharedMemoryMachine(RuleBasedStateMachine):
     """Each person against a dictionary of their own: name → content and aliases."""
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.path = self.directory / "crab.crmem"
-        self.memory = opened(self.path)
+        self.memory = open_memory(self.path)
         self.notes: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
-            person_of(sender): {} for sender in PEOPLE
+            get_person(sender): {} for sender in PEOPLE
         }
         self.archives: set[str] = set()
 
-    def find(self, sender: str, name: str) -> str | None:
-        notes = self.notes[person_of(sender)]
+    def find_note(self, sender: str, name: str) -> str | None:
+        notes = self.notes[get_person(sender)]
         if name in notes:
             return name
         return next((key for key, (_, aliases) in notes.items() if name in aliases), None)
@@ -239,9 +243,9 @@ class People(RuleBasedStateMachine):
     def remember(
         self, sender: str, name: str, content: str, aliases: tuple[str, ...] | None
     ) -> None:
-        known = self.find(sender, name)
+        known = self.find_note(sender, name)
         key = name if known is None else known
-        notes = self.notes[person_of(sender)]
+        notes = self.notes[get_person(sender)]
         before = notes.get(key)
         wanted = tuple(
             alias
@@ -252,15 +256,15 @@ class People(RuleBasedStateMachine):
         )
         had = (key, *before[1]) if before else ()
         is_taken = any(
-            self.find(sender, each) not in (None, key) and each not in had
+            self.find_note(sender, each) not in (None, key) and each not in had
             for each in ((key,) if before is None else ()) + wanted
         )
-        is_owner = person_of(sender) == "user"
+        is_owner = get_person(sender) == "user"
         is_foreign = is_owner and any(each.startswith("\x1e") for each in (name, *(aliases or ())))
         is_refused = is_taken or is_foreign
         try:
-            write_note(self.memory, access_for(sender), name, content, aliases)
-        except (LimitError, NameTakenError):
+            write_note(self.memory, make_access(sender), name, content, aliases)
+        except (MemoryLimitError, NameTakenError):
             assert is_refused
         else:
             assert not is_refused
@@ -268,27 +272,27 @@ class People(RuleBasedStateMachine):
 
     @rule(sender=PERSON, name=SHORT)
     def forget(self, sender: str, name: str) -> None:
-        known = self.find(sender, name)
-        assert forget_note(self.memory, access_for(sender), name) is (known is not None)
+        known = self.find_note(sender, name)
+        assert forget_note(self.memory, make_access(sender), name) is (known is not None)
         if known is not None:
-            del self.notes[person_of(sender)][known]
+            del self.notes[get_person(sender)][known]
 
     @rule(sender=PERSON)
     def compact(self, sender: str) -> None:
-        self.memory.archive(f"{log_name(Pair('crab', sender))}-1", "archived")
+        self.memory.archive(f"{make_log_name(Pair('crab', sender))}-1", "archived")
         self.archives.add(sender)
 
     @rule(sender=st.sampled_from(["tg:1", "tg:2", "user"]), names=st.lists(SHORT, unique=True))
     def replace(self, sender: str, names: list[str]) -> None:
-        access = access_for(sender)
-        given = [Entry(0, 1, Kind.NOTE, name, "replaced") for name in names]
+        access = make_access(sender)
+        given = [MemoryEntry(0, 1, EntryKind.NOTE, name, "replaced") for name in names]
         try:
-            self.memory.replace(map(access.store, given), access.view)
-        except LimitError:
+            self.memory.replace(map(access.to_stored, given), access.view)
+        except MemoryLimitError:
             assert sender == "user"
             assert any(name.startswith("\x1e") for name in names)
         else:
-            self.notes[person_of(sender)] = dict.fromkeys(names, ("replaced", ()))
+            self.notes[get_person(sender)] = dict.fromkeys(names, ("replaced", ()))
             self.archives.discard(sender)
 
     @rule()
@@ -297,8 +301,8 @@ class People(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        self.memory._journal.close(remove=False)  # type: ignore[union-attr]
-        self.memory = opened(self.path)
+        self.memory._backend.close(remove=False)  # type: ignore[union-attr]
+        self.memory = open_memory(self.path)
 
     @rule()
     def dump_and_load(self) -> None:
@@ -309,16 +313,16 @@ class People(RuleBasedStateMachine):
     @invariant()
     def everybody_has_exactly_what_is_theirs(self) -> None:
         for sender in PEOPLE:
-            access = access_for(sender)
-            entries = [access.show(entry) for entry in self.memory.entries(access.view)]
+            access = make_access(sender)
+            entries = [access.to_visible(entry) for entry in self.memory.entries(access.view)]
             notes = {
                 entry.name: (entry.content, entry.aliases)
                 for entry in entries
-                if entry.kind is Kind.NOTE
+                if entry.kind is EntryKind.NOTE
             }
-            assert notes == self.notes[person_of(sender)]
-            own = {f"{log_name(Pair('crab', sender))}-1"} if sender in self.archives else set()
-            assert {entry.name for entry in entries if entry.kind is Kind.ARCHIVE} == own
+            assert notes == self.notes[get_person(sender)]
+            own = {f"{make_log_name(Pair('crab', sender))}-1"} if sender in self.archives else set()
+            assert {entry.name for entry in entries if entry.kind is EntryKind.ARCHIVE} == own
             for hit in self.memory.search(
                 "ash birch cedar user replaced archived", 50, access.view
             ):
@@ -332,7 +336,8 @@ class People(RuleBasedStateMachine):
 @pytest.mark.req("memory.author.isolated")
 def test_nobody_ever_sees_or_changes_what_another_wrote() -> None:
     run_state_machine_as_test(
-        People, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
+        SharedMemoryMachine,
+        settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
     )
 
 
@@ -343,36 +348,36 @@ def test_nobody_ever_sees_or_changes_what_another_wrote() -> None:
 def test_authors_are_the_same_in_a_database_and_move_both_ways(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    with opened(tmp_path / "crab.crmem") as memory:
+    with open_memory(tmp_path / "crab.crmem") as memory:
         for sender in ("user", "tg:1", "tg\x1e1"):
-            write_note(memory, access_for(sender), "door", sender, ("lock",))
+            write_note(memory, make_access(sender), "door", sender, ("lock",))
         data = memory.encode()
-    with postgres_stores(postgres_url, 1) as (store,):
-        store.take_in("crab", data)
-        assert store.export() == data
+    with open_postgres_stores(postgres_url, 1) as (store,):
+        store.import_memory("crab", data)
+        assert store.export_memory() == data
         with store.open() as memory:
             for sender in ("user", "tg:1", "tg\x1e1"):
-                found = memory.search("lock", 5, access_for(sender).view)
+                found = memory.search("lock", 5, make_access(sender).view)
                 assert [hit.entry.content for hit in found] == [sender]
-            write_note(memory, access_for("tg:1"), "lock", "changed", None)
-            assert forget_note(memory, access_for("tg\x1e1"), "door")
+            write_note(memory, make_access("tg:1"), "lock", "changed", None)
+            assert forget_note(memory, make_access("tg\x1e1"), "door")
         with store.open() as memory:
             assert [entry.content for entry in memory.entries()] == ["user", "changed"]
 
 
 @pytest.mark.req("memory.author.postgres")
 def test_replacing_a_part_keeps_what_another_daemon_wrote_meanwhile(postgres_url: str) -> None:
-    with postgres_stores(postgres_url, 2) as (here, there):
+    with open_postgres_stores(postgres_url, 2) as (here, there):
         mine, theirs = here.open(), there.open()
-        write_note(theirs, access_for("tg:2"), "first", "theirs", None)
+        write_note(theirs, make_access("tg:2"), "first", "theirs", None)
         for round_ in ("one", "two"):
-            access = access_for("tg:1")
-            given = [Entry(0, int(clock()), Kind.NOTE, "door", round_)]
-            mine.replace(map(access.store, given), access.view)
+            access = make_access("tg:1")
+            given = [MemoryEntry(0, int(read_fixed_time()), EntryKind.NOTE, "door", round_)]
+            mine.replace(map(access.to_stored, given), access.view)
             there.catch_up(theirs)
-            contents = [entry.content for entry in theirs.entries(access_for("tg:2").view)]
+            contents = [entry.content for entry in theirs.entries(make_access("tg:2").view)]
             assert contents == ["theirs"] * len(contents) != []
             assert [entry.content for entry in theirs.entries(access.view)] == [round_]
-            write_note(theirs, access_for("tg:2"), f"after {round_}", "theirs", None)
+            write_note(theirs, make_access("tg:2"), f"after {round_}", "theirs", None)
         mine.close()
         theirs.close()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.memory import tokens
-from crabtalk.memory.bm25 import COMMON, Index
+from crabtalk.memory import tokenize_text
+from crabtalk.memory.bm25 import MIN_COMMON_DOCUMENTS, BM25Index
 
 Documents = dict[int, list[str]]
 TERMS = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak"])
 
 
-def written_out(documents: Documents, query: list[str]) -> list[tuple[int, float]]:
+def score_by_formula(documents: Documents, query: list[str]) -> list[tuple[int, float]]:
     """Every score, by the formula alone."""
     counted = {number: terms for number, terms in documents.items() if terms}
     average = sum(map(len, counted.values())) / max(1, len(counted))
@@ -30,16 +30,16 @@ def written_out(documents: Documents, query: list[str]) -> list[tuple[int, float
     return sorted(scores.items(), key=lambda found: (-found[1], found[0]))
 
 
-def index_of(documents: Documents) -> Index:
-    index = Index()
+def build_index(documents: Documents) -> BM25Index:
+    index = BM25Index()
     for number, terms in documents.items():
         index.add(number, terms)
     return index
 
 
-def assert_same(index: Index, documents: Documents, query: list[str], limit: int) -> None:
+def check_same_hits(index: BM25Index, documents: Documents, query: list[str], limit: int) -> None:
     """Of equal scores any may be found here: sums differ in their last digit."""
-    found, expected = index.search(query, limit), written_out(documents, query)
+    found, expected = index.search(query, limit), score_by_formula(documents, query)
     assert [score for _, score in found] == pytest.approx([score for _, score in expected[:limit]])
     scores = dict(expected)
     assert [score for _, score in found] == pytest.approx([scores[number] for number, _ in found])
@@ -48,14 +48,16 @@ def assert_same(index: Index, documents: Documents, query: list[str], limit: int
 
 @pytest.mark.req("memory.bm25.formula")
 def test_the_worked_example_comes_out_to_six_digits() -> None:
-    index = index_of(
+    index = build_index(
         {
-            1: tokens("deploy pipeline failed twice") + tokens("ship"),
-            2: tokens("the deploy went fine"),
-            3: tokens("weather is sunny today"),
+            1: tokenize_text("deploy pipeline failed twice") + tokenize_text("ship"),
+            2: tokenize_text("the deploy went fine"),
+            3: tokenize_text("weather is sunny today"),
         }
     )
-    found = [(number, round(score, 6)) for number, score in index.search(tokens("deploy ship"), 9)]
+    found = [
+        (number, round(score, 6)) for number, score in index.search(tokenize_text("deploy ship"), 9)
+    ]
     assert found == [(1, 1.262955), (2, 0.507772)]
 
 
@@ -69,12 +71,12 @@ def test_the_worked_example_comes_out_to_six_digits() -> None:
 def test_scores_are_exact_whatever_was_removed(
     documents: Documents, gone: set[int], query: list[str], limit: int
 ) -> None:
-    index = index_of(documents)
+    index = build_index(documents)
     for number in gone & documents.keys():
         index.remove(number, documents.pop(number))
     assert len(index) == sum(1 for terms in documents.values() if terms)
-    assert index.terms == len({term for terms in documents.values() for term in terms})
-    assert_same(index, documents, query, limit)
+    assert index.term_count == len({term for terms in documents.values() for term in terms})
+    check_same_hits(index, documents, query, limit)
 
 
 @pytest.mark.req("memory.bm25.formula")
@@ -90,17 +92,17 @@ def test_scores_are_exact_with_common_terms(
 ) -> None:
     documents = {
         number: ["ash"] * ash + ["birch"] * birch + ["rare"] * (number < rare) + ["filler"]
-        for number in range(3 * COMMON)
+        for number in range(3 * MIN_COMMON_DOCUMENTS)
         for ash, birch in [shape[number % len(shape)]]
     }
-    index = index_of(documents)
+    index = build_index(documents)
     index.search(query, limit)  # common terms are kept together from here on
     for number in range(gone, gone + 20):
         index.remove(number, documents.pop(number, []))
     late = ["ash", "birch", "late"]
     documents[1000] = late
     index.add(1000, late)
-    assert_same(index, documents, query, limit)
+    check_same_hits(index, documents, query, limit)
 
 
 @pytest.mark.req("memory.bm25.formula")
@@ -113,17 +115,17 @@ def test_scores_are_exact_where_most_documents_have_most_terms(seed: int) -> Non
         terms = dice.choices(["ash", "birch", "cedar", "elm"], (8, 4, 2, 1), k=dice.randint(0, 5))
         rare = ["rare"] * (dice.random() < 0.1) + ["scarce"] * (dice.random() < 0.05)
         documents[number] = terms + rare + ["filler"] * int(dice.expovariate(0.05))
-    index = index_of(documents)
+    index = build_index(documents)
     for _ in range(30):
         query = dice.sample(["ash", "birch", "cedar", "elm", "rare", "scarce"], dice.randint(2, 4))
         limit = dice.randint(1, 9)
-        assert_same(index, documents, query, limit)
+        check_same_hits(index, documents, query, limit)
 
 
 @pytest.mark.req("memory.search.ties")
 @pytest.mark.parametrize("query", [["ash"], ["ash", "birch"], ["ash", "rare"]])
 def test_of_equals_the_one_with_the_lower_id_comes_first(query: list[str]) -> None:
-    index = Index()
+    index = BM25Index()
     for number in reversed(range(1, 200)):
         index.add(number, ["ash", "birch", "rare"] if number % 40 == 0 else ["ash", "birch"])
     best = [40, 80, 120, 160] if "rare" in query else []
@@ -135,7 +137,7 @@ def test_of_equals_the_one_with_the_lower_id_comes_first(query: list[str]) -> No
 
 @pytest.mark.req("memory.remove.cost")
 def test_removing_a_document_looks_at_its_own_terms_only() -> None:
-    index = Index()
+    index = BM25Index()
     for number in range(20_000):
         index.add(number, [f"alone{number}"])
     index.add(-1, ["alone7", "mine"])

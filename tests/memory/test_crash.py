@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.memory import Add, Entry, Memory
-from crabtalk.memory.crmem import encode
-from crabtalk.memory.journal import Base, Put
-from crabtalk.memory.journal import encode as line
-from crabtalk.memory.snapshot import identity
-from tests.memory.samples import OPS, files_beside, journal_of, kept, opened
+from crabtalk.memory import AddEntry, Memory, MemoryEntry
+from crabtalk.memory.crmem import encode_memory
+from crabtalk.memory.journal import PutEntry, SnapshotReference
+from crabtalk.memory.journal import encode_record as line
+from crabtalk.memory.snapshot import identify_snapshot
+from tests.memory.samples import OPS, journal_path, list_files, open_memory, read_entries
 
-State = list[Entry]
+State = list[MemoryEntry]
 
 
 @pytest.fixture
@@ -24,17 +24,17 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "memory" / "crab.crmem"
 
 
-def written(path: Path) -> tuple[list[State], list[int]]:
+def apply_all_ops(path: Path) -> tuple[list[State], list[int]]:
     """Applies all ops; the entries after each, and how long the journal was then."""
-    memory = opened(path)
-    memory.apply(Add("first", "the file comes with it"))
+    memory = open_memory(path)
+    memory.apply(AddEntry("first", "the file comes with it"))
     states, sizes = [memory.entries()], [0]
     for op in OPS:
         memory.apply(op)
         states.append(memory.entries())
-        sizes.append(journal_of(path).stat().st_size)
+        sizes.append(journal_path(path).stat().st_size)
     # Not closed: the process is as good as dead. Its lock goes with its file.
-    memory._journal.close(remove=False)  # type: ignore[union-attr]
+    memory._backend.close(remove=False)  # type: ignore[union-attr]
     return states, sizes
 
 
@@ -42,103 +42,103 @@ def written(path: Path) -> tuple[list[State], list[int]]:
 def test_a_crash_at_any_byte_of_the_journal_leaves_all_that_was_acknowledged(
     path: Path, tmp_path: Path
 ) -> None:
-    states, sizes = written(path)
-    data = journal_of(path).read_bytes()
+    states, sizes = apply_all_ops(path)
+    data = journal_path(path).read_bytes()
     other = tmp_path / "other" / "crab.crmem"
     other.parent.mkdir()
     for cut in range(len(data) + 1):
         shutil.copy(path, other)
-        journal_of(other).write_bytes(data[:cut])
+        journal_path(other).write_bytes(data[:cut])
         expected = states[max(number for number, size in enumerate(sizes) if size <= cut)]
-        assert kept(other) == expected
-        with opened(other) as memory:
+        assert read_entries(other) == expected
+        with open_memory(other) as memory:
             assert memory.entries() == expected
-            memory.apply(Add("after", "the crash"))
+            memory.apply(AddEntry("after", "the crash"))
             expected = memory.entries()
-        assert kept(other) == expected
-        assert files_beside(other) == {"crab.crmem"}
+        assert read_entries(other) == expected
+        assert list_files(other) == {"crab.crmem"}
 
 
 @pytest.mark.req("memory.crash.every_byte")
 def test_what_was_cut_is_not_met_again(path: Path) -> None:
-    states, sizes = written(path)
-    journal = journal_of(path)
+    states, sizes = apply_all_ops(path)
+    journal = journal_path(path)
     journal.write_bytes(journal.read_bytes()[: sizes[-1] - 3])
-    memory = opened(path)
+    memory = open_memory(path)
     assert memory.entries() == states[-2]
     assert journal.stat().st_size == sizes[-2]
-    memory.apply(Add("x", ""))
-    assert kept(path) == memory.entries()
+    memory.apply(AddEntry("x", ""))
+    assert read_entries(path) == memory.entries()
 
 
 @pytest.mark.req("memory.crash.fold")
 @pytest.mark.parametrize("step", ["aside", "aside torn", "named", "replaced", "emptied"])
 def test_a_crash_at_any_step_of_a_fold_applies_nothing_twice(path: Path, step: str) -> None:
-    states, _ = written(path)
-    memory = opened(path)
+    states, _ = apply_all_ops(path)
+    memory = open_memory(path)
     table = memory._table
-    memory._journal.close(remove=False)  # type: ignore[union-attr]
-    data = encode(table, table.next_id)
+    memory._backend.close(remove=False)  # type: ignore[union-attr]
+    data = encode_memory(table, table.next_id)
     aside = path.with_name("crab.crmem.tmp")
     aside.write_bytes(data[: len(data) // 2] if step == "aside torn" else data)
     if step in ("named", "replaced", "emptied"):
-        with journal_of(path).open("ab") as file:
-            file.write(line(identity(data)))
+        with journal_path(path).open("ab") as file:
+            file.write(line(identify_snapshot(data)))
     if step in ("replaced", "emptied"):
         aside.replace(path)
     if step == "emptied":
-        journal_of(path).write_bytes(b"")
-    assert kept(path) == states[-1]
-    with opened(path) as memory:
+        journal_path(path).write_bytes(b"")
+    assert read_entries(path) == states[-1]
+    with open_memory(path) as memory:
         assert memory.entries() == states[-1]
         assert not aside.exists()
-        memory.apply(Add("after", "the crash"))
+        memory.apply(AddEntry("after", "the crash"))
         expected = memory.entries()
-        assert kept(path) == expected
-    assert kept(path) == expected
+        assert read_entries(path) == expected
+    assert read_entries(path) == expected
 
 
 @pytest.mark.req("memory.crash.fold")
 def test_a_crash_after_a_fold_that_was_not_finished_is_no_worse(path: Path) -> None:
     """The journal has a line for a snapshot that never came, and goes on after it."""
-    written(path)
-    with journal_of(path).open("ab") as file:
-        file.write(line(Base(1, 2)))
-    memory = opened(path)
-    memory.apply(Add("after", "the crash"))
+    apply_all_ops(path)
+    with journal_path(path).open("ab") as file:
+        file.write(line(SnapshotReference(1, 2)))
+    memory = open_memory(path)
+    memory.apply(AddEntry("after", "the crash"))
     expected = memory.entries()
-    assert kept(path) == expected
-    memory._journal.close(remove=False)  # type: ignore[union-attr]
-    with opened(path) as memory:
+    assert read_entries(path) == expected
+    memory._backend.close(remove=False)  # type: ignore[union-attr]
+    with open_memory(path) as memory:
         assert memory.entries() == expected
 
 
 @pytest.mark.req("memory.crash.fold")
 def test_what_is_written_after_a_fold_follows_the_new_snapshot(path: Path) -> None:
-    memory = opened(path)
-    memory.apply(Add("coffee", "two sugars"))
+    memory = open_memory(path)
+    memory.apply(AddEntry("coffee", "two sugars"))
     memory.checkpoint()
-    memory.apply(Add("tea", "none"))
-    base, put = journal_of(path).read_bytes().splitlines(keepends=True)
-    assert base == line(identity(path.read_bytes()))
+    memory.apply(AddEntry("tea", "none"))
+    base, put = journal_path(path).read_bytes().splitlines(keepends=True)
+    assert base == line(identify_snapshot(path.read_bytes()))
     tea = memory.get("tea")
     assert tea is not None
-    assert put == line(Put(tea))
+    assert put == line(PutEntry(tea))
 
 
 BUSY = """
 import sys
-from crabtalk.memory import Add, Alias, Memory, Remove, Update
+from crabtalk.memory import AddEntry, SetAliases, Memory, RemoveEntry, UpdateEntry
 
 memory = Memory.open(sys.argv[1])
 number = 0
 while True:
     number += 1
-    memory.apply(Add(f"note {number}", "x" * (number * 37 % 3000), (f"alias {number}",)))
+    memory.apply(AddEntry(f"note {number}", "x" * (number * 37 % 3000), (f"alias {number}",)))
     if number % 3 == 0:
-        memory.apply(Update(f"note {number}", "updated"))
+        memory.apply(UpdateEntry(f"note {number}", "updated"))
     if number % 4 == 0:
-        memory.apply(Remove(f"alias {number - 1}"))
+        memory.apply(RemoveEntry(f"alias {number - 1}"))
     if number % 10 == 0:
         memory.checkpoint()
     print(number, flush=True)

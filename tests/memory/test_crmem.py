@@ -8,38 +8,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from crabtalk.memory import BadFormatError, Entry, Kind
-from crabtalk.memory.crmem import decode, encode, salvage
-from tests.memory.samples import ENTRIES, VECTOR, entries_of
+from crabtalk.memory import BadCrmemError, EntryKind, MemoryEntry
+from crabtalk.memory.crmem import decode_memory, encode_memory, salvage_memory
+from tests.memory.samples import ENTRIES, VECTOR, draw_entries
 
-SHIP = Entry(2, 1_700_000_000, Kind.NOTE, "dep", "ship it", ("go",))
+SHIP = MemoryEntry(2, 1_700_000_000, EntryKind.NOTE, "dep", "ship it", ("go",))
 
 
 @pytest.mark.req("memory.crmem.layout")
 def test_a_file_is_written_byte_for_byte() -> None:
-    assert encode([SHIP], 3) == VECTOR
+    assert encode_memory([SHIP], 3) == VECTOR
 
 
 @pytest.mark.req("memory.crmem.layout")
 def test_a_file_is_read_byte_for_byte() -> None:
-    contents = decode(VECTOR)
+    contents = decode_memory(VECTOR)
     assert (contents.entries, contents.next_id) == ([SHIP], 3)
 
 
 @pytest.mark.req("memory.crmem.layout")
-@given(entries_of())
-def test_what_was_written_is_read(entries: list[Entry]) -> None:
-    contents = decode(encode(reversed(entries), 1000))
+@given(draw_entries())
+def test_what_was_written_is_read(entries: list[MemoryEntry]) -> None:
+    contents = decode_memory(encode_memory(reversed(entries), 1000))
     assert (contents.entries, contents.next_id) == (entries, 1000)
 
 
 @pytest.mark.req("memory.crmem.topics")
 def test_a_topic_is_read_and_written_as_one() -> None:
-    topic = replace(SHIP, kind=Kind.TOPIC)
-    assert decode(encode([topic], 3)).entries == [topic]
+    topic = replace(SHIP, kind=EntryKind.TOPIC)
+    assert decode_memory(encode_memory([topic], 3)).entries == [topic]
 
 
-def changed(at: int, *values: int) -> bytes:
+def patch_vector(at: int, *values: int) -> bytes:
     return VECTOR[:at] + bytes(values) + VECTOR[at + len(values) :]
 
 
@@ -47,40 +47,40 @@ def changed(at: int, *values: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (changed(0, 0x63), "does not begin with CRMEM"),
-        (changed(6, 2), "its version is 2"),
-        (changed(10, 1), "its flags are 0x1"),
+        (patch_vector(0, 0x63), "does not begin with CRMEM"),
+        (patch_vector(6, 2), "its version is 2"),
+        (patch_vector(10, 1), "its flags are 0x1"),
         (VECTOR[:20], "has 20 bytes"),
         (VECTOR[:-1], "ends within entry 1 of 1"),
-        (changed(24, 2), "ends within entry 2 of 2"),
-        (changed(44, 3), "unknown kind 3"),
-        (changed(52, 0xFF), "is not UTF-8"),
+        (patch_vector(24, 2), "ends within entry 2 of 2"),
+        (patch_vector(44, 3), "unknown kind 3"),
+        (patch_vector(52, 0xFF), "is not UTF-8"),
         (b"", "has 0 bytes"),
     ],
 )
 def test_a_reader_refuses_what_is_no_whole_file(data: bytes, why: str) -> None:
-    with pytest.raises(BadFormatError, match=why):
-        decode(data)
+    with pytest.raises(BadCrmemError, match=why):
+        decode_memory(data)
 
 
 @pytest.mark.req("memory.crmem.lenient")
 def test_reserved_and_trailing_bytes_say_nothing() -> None:
-    assert decode(changed(12, 1, 2, 3, 4)).entries == [SHIP]
-    assert decode(VECTOR + b"more").entries == [SHIP]
+    assert decode_memory(patch_vector(12, 1, 2, 3, 4)).entries == [SHIP]
+    assert decode_memory(VECTOR + b"more").entries == [SHIP]
 
 
 @pytest.mark.req("memory.damage.recovered")
 def test_entries_beyond_the_count_are_not_lost() -> None:
-    found = salvage(changed(24, 0))
+    found = salvage_memory(patch_vector(24, 0))
     assert found.entries == [SHIP]
     assert found.faults == ["1 entries were not counted"]
 
 
 @pytest.mark.req("memory.damage.recovered")
 def test_an_entry_of_unknown_kind_costs_itself_only() -> None:
-    data = bytearray(encode(ENTRIES, 10))
+    data = bytearray(encode_memory(ENTRIES, 10))
     data[28 + 16] = 9
-    found = salvage(bytes(data))
+    found = salvage_memory(bytes(data))
     assert found.entries == list(ENTRIES[1:])
     assert found.faults == ["the entry at byte 28 is of the unknown kind 9"]
 
@@ -89,10 +89,10 @@ def test_an_entry_of_unknown_kind_costs_itself_only() -> None:
 @pytest.mark.parametrize("at", [24, 48, 55, 66, 70])
 def test_no_count_and_no_length_takes_more_memory_than_the_file(at: int) -> None:
     """The fields that count or measure: entries, name, content, aliases, alias."""
-    data = changed(at, 0xFF, 0xFF, 0xFF, 0xFF)
+    data = patch_vector(at, 0xFF, 0xFF, 0xFF, 0xFF)
     tracemalloc.start()
     try:
-        found = salvage(data)
+        found = salvage_memory(data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -107,7 +107,7 @@ def test_a_file_of_empty_aliases_stays_in_proportion() -> None:
     data = head + struct.pack("<I", count) + bytes(4 * count)
     tracemalloc.start()
     try:
-        found = decode(data)
+        found = decode_memory(data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -118,14 +118,14 @@ def test_a_file_of_empty_aliases_stays_in_proportion() -> None:
 @pytest.mark.req("memory.ids.monotonic")
 @pytest.mark.parametrize("next_id", [0, 2, 2**64 - 1])
 def test_a_next_id_that_is_wrong_is_worked_out_anew(next_id: int) -> None:
-    assert decode(VECTOR[:16] + struct.pack("<Q", next_id) + VECTOR[24:]).next_id == 3
+    assert decode_memory(VECTOR[:16] + struct.pack("<Q", next_id) + VECTOR[24:]).next_id == 3
 
 
 @pytest.mark.req("memory.foreign.duplicates")
 def test_of_two_entries_with_one_id_the_second_gets_another() -> None:
     other = replace(SHIP, name="other", aliases=())
     last = replace(SHIP, id=2**64 - 1, name="last", aliases=())
-    found = salvage(encode([SHIP, other, last], 3))
+    found = salvage_memory(encode_memory([SHIP, other, last], 3))
     assert [(entry.id, entry.name) for entry in found.entries] == [
         (2, "dep"),
         (3, "other"),
@@ -136,5 +136,5 @@ def test_of_two_entries_with_one_id_the_second_gets_another() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_salvaged(data: bytes) -> None:
-    salvage(data)
-    salvage(VECTOR[:28] + data)
+    salvage_memory(data)
+    salvage_memory(VECTOR[:28] + data)

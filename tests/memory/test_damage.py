@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from crabtalk.memory import Add, Entry, Memory, Remove
-from crabtalk.memory.crmem import decode, encode
-from crabtalk.memory.journal import Put
-from crabtalk.memory.journal import encode as line
-from crabtalk.memory.journal import read as read_lines
-from crabtalk.memory.recovery import recover
-from crabtalk.memory.snapshot import identity
-from tests.memory.samples import ENTRIES, OPS, journal_of, kept, opened
-from tests.memory.test_crash import written
+from crabtalk.memory import AddEntry, Memory, MemoryEntry, RemoveEntry
+from crabtalk.memory.crmem import decode_memory, encode_memory
+from crabtalk.memory.journal import PutEntry
+from crabtalk.memory.journal import encode_record as line
+from crabtalk.memory.journal import parse_journal as read_lines
+from crabtalk.memory.recovery import recover_memory
+from crabtalk.memory.snapshot import identify_snapshot
+from tests.memory.samples import ENTRIES, OPS, journal_path, open_memory, read_entries
+from tests.memory.test_crash import apply_all_ops
 
-SNAPSHOT = encode(ENTRIES, 9)
-STARTS = [28, len(encode(ENTRIES[:1], 9)), len(encode(ENTRIES[:2], 9)), len(SNAPSHOT)]
+SNAPSHOT = encode_memory(ENTRIES, 9)
+STARTS = [28, len(encode_memory(ENTRIES[:1], 9)), len(encode_memory(ENTRIES[:2], 9)), len(SNAPSHOT)]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def aside(path: Path, name: str = "crab.crmem") -> list[Path]:
+def list_backups(path: Path, name: str = "crab.crmem") -> list[Path]:
     return sorted(path.parent.glob(f"{name}.damaged-*"))
 
 
@@ -39,14 +39,14 @@ def test_a_damaged_file_is_set_aside_and_said_so(
 ) -> None:
     data = SNAPSHOT[:-3]
     path.write_bytes(data)
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.entries() == list(ENTRIES[:2])
-        assert memory.apply(Add("new", "life")).id == 9
-    (copy,) = aside(path)
+        assert memory.apply(AddEntry("new", "life")).id == 9
+    (copy,) = list_backups(path)
     assert copy.name == "crab.crmem.damaged-20231114T221320"
     assert copy.read_bytes() == data
     assert copy.stat().st_mode & 0o777 == 0o600
-    assert decode(path.read_bytes()).entries[:2] == list(ENTRIES[:2])
+    assert decode_memory(path.read_bytes()).entries[:2] == list(ENTRIES[:2])
     (said,) = caplog.records
     assert said.levelno == logging.ERROR
     assert "crab.crmem is damaged (it ends within entry 3 of 3); 2 entries" in said.message
@@ -56,8 +56,8 @@ def test_a_damaged_file_is_set_aside_and_said_so(
 def test_a_file_damaged_twice_in_a_second_is_kept_twice(path: Path) -> None:
     for data in (SNAPSHOT[:-3], SNAPSHOT[:-4], SNAPSHOT[:-3]):
         path.write_bytes(data)
-        opened(path).close()
-    assert [copy.read_bytes() for copy in aside(path)] == [SNAPSHOT[:-3], SNAPSHOT[:-4]]
+        open_memory(path).close()
+    assert [copy.read_bytes() for copy in list_backups(path)] == [SNAPSHOT[:-3], SNAPSHOT[:-4]]
 
 
 @pytest.mark.req("memory.damage.aside")
@@ -66,17 +66,17 @@ def test_a_file_damaged_twice_in_a_second_is_kept_twice(path: Path) -> None:
 )
 def test_a_file_that_is_none_is_set_aside(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.entries() == []
-        memory.apply(Add("new", "life"))
-    assert [copy.read_bytes() for copy in aside(path)] == [data]
-    assert [entry.name for entry in kept(path)] == ["new"]
+        memory.apply(AddEntry("new", "life"))
+    assert [copy.read_bytes() for copy in list_backups(path)] == [data]
+    assert [entry.name for entry in read_entries(path)] == ["new"]
 
 
 @pytest.mark.req("memory.damage.aside")
 def test_reading_only_sets_nothing_aside(path: Path) -> None:
     path.write_bytes(SNAPSHOT[:-3])
-    assert kept(path) == list(ENTRIES[:2])
+    assert read_entries(path) == list(ENTRIES[:2])
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -85,10 +85,10 @@ def test_reading_only_sets_nothing_aside(path: Path) -> None:
 def test_a_file_cut_anywhere_gives_the_entries_before_the_cut(path: Path, size: int) -> None:
     path.write_bytes(SNAPSHOT[:size])
     whole = [entry for entry, end in zip(ENTRIES, STARTS[1:], strict=True) if end <= size]
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.entries() == whole
-    assert [copy.read_bytes() for copy in aside(path)] == [SNAPSHOT[:size]]
-    assert kept(path) == whole
+    assert [copy.read_bytes() for copy in list_backups(path)] == [SNAPSHOT[:size]]
+    assert read_entries(path) == whole
 
 
 @pytest.mark.req("memory.damage.recovered")
@@ -97,7 +97,7 @@ def test_a_byte_changed_anywhere_costs_one_entry_and_what_follows_it_at_most() -
         for flip in (0x01, 0x80, 0xFF):
             data = bytearray(SNAPSHOT)
             data[at] ^= flip
-            found = recover(bytes(data), b"")
+            found = recover_memory(bytes(data), b"")
             before = [entry for entry, end in zip(ENTRIES, STARTS[1:], strict=True) if end <= at]
             entries = list(found.entries.values())
             assert entries[: len(before)] == before, at
@@ -108,36 +108,36 @@ def test_a_byte_changed_anywhere_costs_one_entry_and_what_follows_it_at_most() -
 
 @pytest.mark.req("memory.damage.recovered")
 def test_the_journal_is_read_though_the_snapshot_is_damaged(path: Path) -> None:
-    states, _ = written(path)
+    states, _ = apply_all_ops(path)
     data = path.read_bytes()
     path.write_bytes(data[:-1])
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert [entry for entry in states[-1] if entry.name != "first"] == memory.entries()
-    assert [copy.read_bytes() for copy in aside(path)] == [data[:-1]]
+    assert [copy.read_bytes() for copy in list_backups(path)] == [data[:-1]]
     path.unlink()
 
 
 @pytest.mark.req("memory.damage.journal")
 def test_a_damaged_line_costs_itself_only(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    memory = opened(path)
+    memory = open_memory(path)
     for number in range(6):
-        memory.apply(Add(f"note {number}", f"{number}\n{number}"))
-    memory._journal.close(remove=False)  # type: ignore[union-attr]
-    journal = journal_of(path)
+        memory.apply(AddEntry(f"note {number}", f"{number}\n{number}"))
+    memory._backend.close(remove=False)  # type: ignore[union-attr]
+    journal = journal_path(path)
     data = journal.read_bytes()
     damaged = data.replace(b"note 3", b"note x")
     journal.write_bytes(damaged)
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert [entry.name for entry in memory.entries()] == [f"note {n}" for n in (0, 1, 2, 4, 5)]
-        assert memory.apply(Add("next", "")).id == 7
-    assert [copy.read_bytes() for copy in aside(path, journal.name)] == [damaged]
+        assert memory.apply(AddEntry("next", "")).id == 7
+    assert [copy.read_bytes() for copy in list_backups(path, journal.name)] == [damaged]
     assert "1 of its lines could not be read" in caplog.text
 
 
 @pytest.mark.req("memory.damage.journal")
 def test_a_byte_changed_anywhere_in_the_journal_costs_one_line(path: Path) -> None:
-    states, sizes = written(path)
-    snapshot, lines = path.read_bytes(), journal_of(path).read_bytes()
+    states, sizes = apply_all_ops(path)
+    snapshot, lines = path.read_bytes(), journal_path(path).read_bytes()
     for at in range(len(lines)):
         for flip in (0x01, 0x80, 0xFF, lines[at] ^ 0x0A):
             data = bytearray(lines)
@@ -147,7 +147,7 @@ def test_a_byte_changed_anywhere_in_the_journal_costs_one_line(path: Path) -> No
             missing = [record for record in whole if record not in found.records]
             assert len(missing) <= 1, at
             state = states[max(number for number, size in enumerate(sizes) if size <= at)]
-            recovered = recover(snapshot, bytes(data)).entries.values()
+            recovered = recover_memory(snapshot, bytes(data)).entries.values()
             # Whatever was the last word on an entry before the damage, or came after it, holds.
             names = {entry.name for entry in recovered}
             assert {entry.name for entry in state if entry in states[-1]} <= names, at
@@ -156,27 +156,27 @@ def test_a_byte_changed_anywhere_in_the_journal_costs_one_line(path: Path) -> No
 @pytest.mark.req("memory.damage.journal")
 @given(st.binary(max_size=200), st.integers(0, 3))
 def test_any_bytes_can_be_a_journal(noise: bytes, where: int) -> None:
-    lines = [line(identity(SNAPSHOT)), *(line_of(entry) for entry in ENTRIES)]
+    lines = [line(identify_snapshot(SNAPSHOT)), *(encode_put(entry) for entry in ENTRIES)]
     lines.insert(where, noise + b"\n")
-    found = recover(SNAPSHOT, b"".join(lines))
+    found = recover_memory(SNAPSHOT, b"".join(lines))
     assert list(found.entries.values()) == list(ENTRIES)
 
 
-def line_of(entry: Entry) -> bytes:
-    return line(Put(entry))
+def encode_put(entry: MemoryEntry) -> bytes:
+    return line(PutEntry(entry))
 
 
 @pytest.mark.req("memory.damage.journal")
 def test_an_entry_cannot_pretend_to_be_a_line(path: Path) -> None:
-    forged = line_of(replace(ENTRIES[0], name="forged")).decode()
-    memory = opened(path)
-    memory.apply(Add("first", ""))
-    memory.apply(Add("letter", f"\n{forged}\n{forged}"))
-    memory.apply(Add("last", ""))
-    memory._journal.close(remove=False)  # type: ignore[union-attr]
-    journal = journal_of(path)
+    forged = encode_put(replace(ENTRIES[0], name="forged")).decode()
+    memory = open_memory(path)
+    memory.apply(AddEntry("first", ""))
+    memory.apply(AddEntry("letter", f"\n{forged}\n{forged}"))
+    memory.apply(AddEntry("last", ""))
+    memory._backend.close(remove=False)  # type: ignore[union-attr]
+    journal = journal_path(path)
     journal.write_bytes(journal.read_bytes().replace(b'"letter"', b'"l3tt3r"'))
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert [entry.name for entry in memory.entries()] == ["first", "last"]
 
 
@@ -184,25 +184,25 @@ def test_an_entry_cannot_pretend_to_be_a_line(path: Path) -> None:
 def test_a_journal_that_follows_another_snapshot_loses_nothing_of_either(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    states, _ = written(path)
+    states, _ = apply_all_ops(path)
     backup = [
         replace(ENTRIES[0], id=1, name="first", content="from a backup", aliases=()),
         replace(ENTRIES[2], id=2, name="only in the backup"),
     ]
-    path.write_bytes(encode(backup, 3))
-    with opened(path) as memory:
+    path.write_bytes(encode_memory(backup, 3))
+    with open_memory(path) as memory:
         found = {entry.name: entry.content for entry in memory.entries()}
     expected = {entry.name: entry.content for entry in states[-1]}
     assert found == expected | {entry.name: entry.content for entry in backup}
-    assert len(aside(path)) == len(aside(path, "crab.crmem.journal")) == 1
+    assert len(list_backups(path)) == len(list_backups(path, "crab.crmem.journal")) == 1
     assert "it follows another snapshot" in caplog.text
 
 
 @pytest.mark.req("memory.damage.exchanged")
 def test_a_journal_without_a_snapshot_is_all_there_is(path: Path) -> None:
-    states, _ = written(path)
+    states, _ = apply_all_ops(path)
     path.unlink()
-    assert kept(path) == [entry for entry in states[-1] if entry.name != "first"]
+    assert read_entries(path) == [entry for entry in states[-1] if entry.name != "first"]
 
 
 @pytest.mark.req("memory.damage.recovered")
@@ -211,6 +211,6 @@ def test_a_damaged_memory_goes_on_as_any_other(path: Path) -> None:
     with Memory.open(path) as memory:
         for op in OPS[1:2]:
             memory.apply(op)
-        memory.apply(Remove("coffee"))
+        memory.apply(RemoveEntry("coffee"))
         assert memory.search("rollout")[0].entry == ENTRIES[0]
-    assert kept(path) == list(ENTRIES[:2])
+    assert read_entries(path) == list(ENTRIES[:2])

@@ -16,75 +16,77 @@ from hypothesis.stateful import (
 )
 
 from crabtalk.memory import (
-    Add,
-    Alias,
-    Entry,
-    Kind,
-    KindError,
+    AddEntry,
+    EntryKind,
+    EntryKindError,
     Memory,
+    MemoryEntry,
+    MemoryOperation,
+    MemoryStoreError,
     NameTakenError,
-    Op,
-    Remove,
-    Rename,
-    StoreError,
+    RemoveEntry,
+    RenameEntry,
+    SetAliases,
     UnknownEntryError,
-    Update,
+    UpdateEntry,
 )
-from crabtalk.memory.crmem import decode
-from tests.memory.samples import clock, journal_of, kept, opened
+from crabtalk.memory.crmem import decode_memory
+from tests.memory.samples import journal_path, open_memory, read_entries, read_fixed_time
 
 NAMES = st.sampled_from(["ash", "birch", "cedar", "elm", "日記", "näme"])
 CONTENTS = st.text(max_size=30)
 ALIASES = st.lists(NAMES, max_size=3).map(tuple)
-KINDS = st.sampled_from([Kind.NOTE, Kind.ARCHIVE])
-GUARDS = st.none() | st.sampled_from(Kind)
+KINDS = st.sampled_from([EntryKind.NOTE, EntryKind.ARCHIVE])
+GUARDS = st.none() | st.sampled_from(EntryKind)
 OPS = st.one_of(
-    st.builds(Add, NAMES, CONTENTS, ALIASES, KINDS),
-    st.builds(Update, NAMES, CONTENTS, st.none() | ALIASES, GUARDS),
-    st.builds(Rename, NAMES, NAMES, GUARDS),
-    st.builds(Alias, NAMES, ALIASES, GUARDS),
-    st.builds(Remove, NAMES, GUARDS),
+    st.builds(AddEntry, NAMES, CONTENTS, ALIASES, KINDS),
+    st.builds(UpdateEntry, NAMES, CONTENTS, st.none() | ALIASES, GUARDS),
+    st.builds(RenameEntry, NAMES, NAMES, GUARDS),
+    st.builds(SetAliases, NAMES, ALIASES, GUARDS),
+    st.builds(RemoveEntry, NAMES, GUARDS),
 )
 
 
-class Model:
+class MemoryModel:
     """What a memory should be, the plain way."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, MemoryEntry] = {}
         self.next_id = 1
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> MemoryEntry | None:
         for entry in self.entries.values():
             if entry.name == name:
                 return entry
         return next((entry for entry in self.entries.values() if name in entry.aliases), None)
 
-    def refusal(self, op: Op) -> type[StoreError] | None:
-        if isinstance(op, Add):
-            return self.taken(0, op.name, op.aliases)
+    def expected_error(self, op: MemoryOperation) -> type[MemoryStoreError] | None:
+        if isinstance(op, AddEntry):
+            return self.name_error(0, op.name, op.aliases)
         entry = self.find(op.name)
         if entry is None:
             return UnknownEntryError
         if op.kind is not None and op.kind is not entry.kind:
-            return KindError
-        if isinstance(op, Update | Rename) and entry.kind is Kind.ARCHIVE:
-            return KindError
-        if isinstance(op, Rename):
-            return self.taken(entry.id, op.new_name, entry.aliases)
-        if isinstance(op, Update | Alias) and op.aliases is not None:
-            return self.taken(entry.id, entry.name, op.aliases)
+            return EntryKindError
+        if isinstance(op, UpdateEntry | RenameEntry) and entry.kind is EntryKind.ARCHIVE:
+            return EntryKindError
+        if isinstance(op, RenameEntry):
+            return self.name_error(entry.id, op.new_name, entry.aliases)
+        if isinstance(op, UpdateEntry | SetAliases) and op.aliases is not None:
+            return self.name_error(entry.id, entry.name, op.aliases)
         return None
 
-    def taken(self, number: int, *names: str | tuple[str, ...]) -> type[StoreError] | None:
+    def name_error(
+        self, number: int, *names: str | tuple[str, ...]
+    ) -> type[MemoryStoreError] | None:
         wanted = {names[0], *names[1]}
         others = [entry for entry in self.entries.values() if entry.id != number]
         held = {name for entry in others for name in (entry.name, *entry.aliases)}
         return NameTakenError if wanted & held else None
 
-    def apply(self, op: Op) -> None:
-        if isinstance(op, Add):
-            entry = Entry(self.next_id, int(clock()), op.kind, op.name, op.content)
+    def apply(self, op: MemoryOperation) -> None:
+        if isinstance(op, AddEntry):
+            entry = MemoryEntry(self.next_id, int(read_fixed_time()), op.kind, op.name, op.content)
             aliases: tuple[str, ...] | None = op.aliases
             self.next_id += 1
         else:
@@ -92,81 +94,85 @@ class Model:
             assert found is not None
             entry = found
             aliases = getattr(op, "aliases", None)
-            if isinstance(op, Remove):
+            if isinstance(op, RemoveEntry):
                 del self.entries[entry.id]
                 return
-        name = op.new_name if isinstance(op, Rename) else entry.name
-        content = op.content if isinstance(op, Add | Update) else entry.content
+        name = op.new_name if isinstance(op, RenameEntry) else entry.name
+        content = op.content if isinstance(op, AddEntry | UpdateEntry) else entry.content
         aliases = entry.aliases if aliases is None else aliases
         kept = tuple(alias for alias in dict.fromkeys(aliases) if alias != name)
-        self.entries[entry.id] = Entry(entry.id, entry.created_at, entry.kind, name, content, kept)
+        self.entries[entry.id] = MemoryEntry(
+            entry.id, entry.created_at, entry.kind, name, content, kept
+        )
 
 
-class MemoryMachine(RuleBasedStateMachine):
+class MemoryFileMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.home = Path(tempfile.mkdtemp())
         self.path = self.home / "crab.crmem"
-        self.memory = opened(self.path)
-        self.model = Model()
+        self.memory = open_memory(self.path)
+        self.model = MemoryModel()
         # Before the last write, for a crash that tears it.
-        self.before: tuple[bytes, bytes, dict[int, Entry], int] | None = None
+        self.before_write: tuple[bytes, bytes, dict[int, MemoryEntry], int] | None = None
 
     @rule(op=OPS)
-    def apply(self, op: Op) -> None:
-        refusal = self.model.refusal(op)
+    def apply(self, op: MemoryOperation) -> None:
+        refusal = self.model.expected_error(op)
         if refusal is not None:
             with pytest.raises(refusal):
                 self.memory.apply(op)
             return
-        files = self.files()
-        self.before = (*files, dict(self.model.entries), self.model.next_id)
+        files = self.read_files()
+        self.before_write = (*files, dict(self.model.entries), self.model.next_id)
         self.memory.apply(op)
         self.model.apply(op)
 
-    def files(self) -> tuple[bytes, bytes]:
+    def read_files(self) -> tuple[bytes, bytes]:
         found = [
             file.read_bytes() if file.exists() else b""
-            for file in (self.path, journal_of(self.path))
+            for file in (self.path, journal_path(self.path))
         ]
         return found[0], found[1]
 
     @rule()
     def reopen(self) -> None:
         self.memory.close()
-        assert not journal_of(self.path).exists()
+        assert not journal_path(self.path).exists()
         if self.path.exists():
-            assert decode(self.path.read_bytes()).entries == list(self.model.entries.values())
-        self.memory = opened(self.path)
-        self.before = None
+            assert decode_memory(self.path.read_bytes()).entries == list(
+                self.model.entries.values()
+            )
+        self.memory = open_memory(self.path)
+        self.before_write = None
 
     @rule()
     def fold(self) -> None:
         self.memory.checkpoint()
-        self.before = None
+        self.before_write = None
 
     @rule(data=st.data())
-    @precondition(lambda self: self.before is not None)
+    @precondition(lambda self: self.before_write is not None)
     def crash(self, data: st.DataObject) -> None:
         """At any byte of the last write, or after it."""
-        assert self.before is not None
-        snapshot, journal, entries, next_id = self.before
-        now_snapshot, now_journal = self.files()
-        assert self.memory._journal is not None
-        self.memory._journal.close(remove=False)
+        assert self.before_write is not None
+        snapshot, journal, entries, next_id = self.before_write
+        now_snapshot, now_journal = self.read_files()
+        assert self.memory._backend is not None
+        self.memory._backend.close(remove=False)
         if snapshot == now_snapshot:
             assert now_journal.startswith(journal)
             cut = data.draw(st.integers(len(journal), len(now_journal)))
-            journal_of(self.path).write_bytes(now_journal[:cut])
+            journal_path(self.path).write_bytes(now_journal[:cut])
             if cut < len(now_journal):
                 self.model.entries, self.model.next_id = entries, next_id
-        self.memory = opened(self.path)
-        self.before = None
+        self.memory = open_memory(self.path)
+        self.before_write = None
 
     @invariant()
     def entries_are_those_of_the_model(self) -> None:
         assert self.memory.entries() == list(self.model.entries.values())
-        assert kept(self.path) == list(self.model.entries.values())
+        assert read_entries(self.path) == list(self.model.entries.values())
 
     @invariant()
     def names_lead_where_they_should(self) -> None:
@@ -175,7 +181,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def search_is_that_of_a_memory_made_anew(self) -> None:
-        fresh = Memory.read(self.path)
+        fresh = Memory.open_read_only(self.path)
         for query in ("ash birch", "日", "name", "elm cedar"):
             found = [(hit.entry, hit.score) for hit in self.memory.search(query, 9)]
             expected = [(hit.entry, hit.score) for hit in fresh.search(query, 9)]
@@ -189,13 +195,13 @@ class MemoryMachine(RuleBasedStateMachine):
 @pytest.mark.req("memory.model")
 def test_a_memory_is_a_dictionary_that_survives() -> None:
     run_state_machine_as_test(
-        MemoryMachine, settings=settings(max_examples=40, stateful_step_count=25)
+        MemoryFileMachine, settings=settings(max_examples=40, stateful_step_count=25)
     )
 
 
 def test_the_machine_sees_what_is_wrong() -> None:
-    machine = MemoryMachine()
-    machine.apply(Add("ash", "tree"))
+    machine = MemoryFileMachine()
+    machine.apply(AddEntry("ash", "tree"))
     machine.model.entries.clear()
     with pytest.raises(AssertionError):
         machine.entries_are_those_of_the_model()

@@ -13,26 +13,34 @@ from crabtalk.memory import (
     MAX_ALIASES,
     MAX_CONTENT,
     MAX_NAME,
-    Add,
-    Alias,
-    Entry,
-    Kind,
-    KindError,
-    LimitError,
+    AddEntry,
+    EntryKind,
+    EntryKindError,
     Memory,
+    MemoryEntry,
     MemoryInUseError,
+    MemoryLimitError,
+    MemoryOperation,
+    MemoryStoreError,
     NameTakenError,
-    Op,
-    Remove,
-    Rename,
-    StoreError,
+    RemoveEntry,
+    RenameEntry,
+    SetAliases,
     UnknownEntryError,
-    Update,
+    UpdateEntry,
 )
-from crabtalk.memory.crmem import decode, encode
-from tests.memory.samples import ENTRIES, OPS, clock, files_beside, journal_of, kept, opened
+from crabtalk.memory.crmem import decode_memory, encode_memory
+from tests.memory.samples import (
+    ENTRIES,
+    OPS,
+    journal_path,
+    list_files,
+    open_memory,
+    read_entries,
+    read_fixed_time,
+)
 
-NOW = int(clock())
+NOW = int(read_fixed_time())
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def memory(path: Path) -> Memory:
-    return opened(path)
+    return open_memory(path)
 
 
 # ── Ops ─────────────────────────────────────────────────────────────────────────────────────────
@@ -50,8 +58,8 @@ def memory(path: Path) -> Memory:
 
 @pytest.mark.req("memory.ops.add")
 def test_add_creates_an_entry(memory: Memory) -> None:
-    added = memory.apply(Add("deploy", "prod rollout", ("ship",)))
-    assert added == Entry(1, NOW, Kind.NOTE, "deploy", "prod rollout", ("ship",))
+    added = memory.apply(AddEntry("deploy", "prod rollout", ("ship",)))
+    assert added == MemoryEntry(1, NOW, EntryKind.NOTE, "deploy", "prod rollout", ("ship",))
     assert memory.get("deploy") == added
     assert memory.entries() == [added]
 
@@ -61,35 +69,35 @@ def test_add_creates_an_entry(memory: Memory) -> None:
 def test_update_rewrites_content_and_aliases_and_nothing_else(path: Path) -> None:
     now = iter([100.0, 200.0, 300.0])
     memory = Memory.open(path, now=lambda: next(now))
-    memory.apply(Add("deploy", "old", ("ship",)))
-    updated = memory.apply(Update("deploy", "new", ("go",)))
-    assert updated == Entry(1, 100, Kind.NOTE, "deploy", "new", ("go",))
+    memory.apply(AddEntry("deploy", "old", ("ship",)))
+    updated = memory.apply(UpdateEntry("deploy", "new", ("go",)))
+    assert updated == MemoryEntry(1, 100, EntryKind.NOTE, "deploy", "new", ("go",))
     assert memory.get("ship") is None
-    assert memory.apply(Update("deploy", "newer")).aliases == ("go",)
+    assert memory.apply(UpdateEntry("deploy", "newer")).aliases == ("go",)
 
 
 @pytest.mark.req("memory.ops.rename")
 def test_rename_changes_the_name_and_frees_the_old_one(memory: Memory) -> None:
-    memory.apply(Add("coffee", "two sugars", ("cup",)))
-    assert memory.apply(Rename("coffee", "tea")).name == "tea"
+    memory.apply(AddEntry("coffee", "two sugars", ("cup",)))
+    assert memory.apply(RenameEntry("coffee", "tea")).name == "tea"
     assert memory.get("coffee") is None
-    assert memory.apply(Rename("tea", "cup")).aliases == ()
-    memory.apply(Add("coffee", "black"))
+    assert memory.apply(RenameEntry("tea", "cup")).aliases == ()
+    memory.apply(AddEntry("coffee", "black"))
     assert [entry.name for entry in memory.entries()] == ["cup", "coffee"]
 
 
 @pytest.mark.req("memory.ops.alias")
 def test_alias_replaces_the_aliases(memory: Memory) -> None:
-    memory.apply(Add("deploy", "prod", ("ship", "go")))
-    assert memory.apply(Alias("deploy", ("go", "release"))).aliases == ("go", "release")
+    memory.apply(AddEntry("deploy", "prod", ("ship", "go")))
+    assert memory.apply(SetAliases("deploy", ("go", "release"))).aliases == ("go", "release")
     assert memory.get("ship") is None
     assert memory.get("release") == memory.get("go") == memory.get("deploy")
 
 
 @pytest.mark.req("memory.ops.remove")
 def test_remove_deletes_the_entry_and_its_aliases(memory: Memory) -> None:
-    added = memory.apply(Add("deploy", "prod", ("ship",)))
-    assert memory.apply(Remove("ship")) == added
+    added = memory.apply(AddEntry("deploy", "prod", ("ship",)))
+    assert memory.apply(RemoveEntry("ship")) == added
     assert memory.entries() == []
     assert memory.get("deploy") is memory.get("ship") is None
     assert memory.search("prod") == []
@@ -98,12 +106,12 @@ def test_remove_deletes_the_entry_and_its_aliases(memory: Memory) -> None:
 @pytest.mark.req("memory.names.resolve")
 def test_a_name_wins_over_an_alias(path: Path) -> None:
     path.parent.mkdir()
-    first = Entry(1, 1, Kind.NOTE, "other", "one", ("ship",))
-    second = Entry(2, 1, Kind.NOTE, "ship", "two")
-    path.write_bytes(encode([first, second], 3))
-    with opened(path) as memory:
+    first = MemoryEntry(1, 1, EntryKind.NOTE, "other", "one", ("ship",))
+    second = MemoryEntry(2, 1, EntryKind.NOTE, "ship", "two")
+    path.write_bytes(encode_memory([first, second], 3))
+    with open_memory(path) as memory:
         assert memory.get("ship") == second
-        memory.apply(Remove("ship"))
+        memory.apply(RemoveEntry("ship"))
         assert memory.get("ship") == first
 
 
@@ -111,20 +119,20 @@ def test_a_name_wins_over_an_alias(path: Path) -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        Add("deploy", ""),
-        Add("ship", ""),
-        Add("new", "", ("deploy",)),
-        Add("new", "", ("ship",)),
-        Rename("coffee", "deploy"),
-        Rename("coffee", "ship"),
-        Alias("coffee", ("deploy",)),
-        Alias("coffee", ("ship",)),
-        Update("coffee", "", ("ship",)),
+        AddEntry("deploy", ""),
+        AddEntry("ship", ""),
+        AddEntry("new", "", ("deploy",)),
+        AddEntry("new", "", ("ship",)),
+        RenameEntry("coffee", "deploy"),
+        RenameEntry("coffee", "ship"),
+        SetAliases("coffee", ("deploy",)),
+        SetAliases("coffee", ("ship",)),
+        UpdateEntry("coffee", "", ("ship",)),
     ],
 )
-def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: Op) -> None:
-    memory.apply(Add("deploy", "prod", ("ship",)))
-    memory.apply(Add("coffee", "two sugars"))
+def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: MemoryOperation) -> None:
+    memory.apply(AddEntry("deploy", "prod", ("ship",)))
+    memory.apply(AddEntry("coffee", "two sugars"))
     before = memory.entries()
     with pytest.raises(NameTakenError, match="update that one or choose another name"):
         memory.apply(op)
@@ -132,20 +140,22 @@ def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: Op) -> None:
 
 
 def test_an_alias_that_says_nothing_new_is_dropped(memory: Memory) -> None:
-    assert memory.apply(Add("deploy", "", ("ship", "deploy", "ship"))).aliases == ("ship",)
+    assert memory.apply(AddEntry("deploy", "", ("ship", "deploy", "ship"))).aliases == ("ship",)
 
 
-@pytest.mark.parametrize("op", [Update("x", ""), Rename("x", "y"), Alias("x", ()), Remove("x")])
-def test_what_is_not_there_cannot_be_changed(memory: Memory, op: Op) -> None:
+@pytest.mark.parametrize(
+    "op", [UpdateEntry("x", ""), RenameEntry("x", "y"), SetAliases("x", ()), RemoveEntry("x")]
+)
+def test_what_is_not_there_cannot_be_changed(memory: Memory, op: MemoryOperation) -> None:
     with pytest.raises(UnknownEntryError, match="no entry is called 'x'; search for it"):
         memory.apply(op)
 
 
 @pytest.mark.req("memory.kind.archives")
-@pytest.mark.parametrize("op", [Update("past", "rewritten"), Rename("past", "other")])
-def test_an_archive_is_neither_rewritten_nor_renamed(memory: Memory, op: Op) -> None:
-    archive = memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
-    with pytest.raises(KindError, match="'past' is an archive"):
+@pytest.mark.parametrize("op", [UpdateEntry("past", "rewritten"), RenameEntry("past", "other")])
+def test_an_archive_is_neither_rewritten_nor_renamed(memory: Memory, op: MemoryOperation) -> None:
+    archive = memory.apply(AddEntry("past", "They met.", kind=EntryKind.ARCHIVE))
+    with pytest.raises(EntryKindError, match="'past' is an archive"):
         memory.apply(op)
     assert memory.get("past") == archive
 
@@ -154,38 +164,38 @@ def test_an_archive_is_neither_rewritten_nor_renamed(memory: Memory, op: Op) -> 
 @pytest.mark.parametrize(
     "op",
     [
-        Update("past", "", kind=Kind.NOTE),
-        Rename("past", "y", kind=Kind.NOTE),
-        Alias("past", ("y",), kind=Kind.NOTE),
-        Remove("past", kind=Kind.NOTE),
+        UpdateEntry("past", "", kind=EntryKind.NOTE),
+        RenameEntry("past", "y", kind=EntryKind.NOTE),
+        SetAliases("past", ("y",), kind=EntryKind.NOTE),
+        RemoveEntry("past", kind=EntryKind.NOTE),
     ],
 )
-def test_an_op_for_notes_leaves_archives_alone(memory: Memory, op: Op) -> None:
-    archive = memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
-    with pytest.raises(KindError, match="'past' is an archive, not a note"):
+def test_an_op_for_notes_leaves_archives_alone(memory: Memory, op: MemoryOperation) -> None:
+    archive = memory.apply(AddEntry("past", "They met.", kind=EntryKind.ARCHIVE))
+    with pytest.raises(EntryKindError, match="'past' is an archive, not a note"):
         memory.apply(op)
     assert memory.entries() == [archive]
 
 
 @pytest.mark.req("memory.kind.archives")
 def test_an_archive_can_be_removed_by_whoever_means_it(memory: Memory) -> None:
-    memory.apply(Add("past", "They met.", kind=Kind.ARCHIVE))
-    memory.apply(Alias("past", ("history",)))
-    memory.apply(Remove("history"))
+    memory.apply(AddEntry("past", "They met.", kind=EntryKind.ARCHIVE))
+    memory.apply(SetAliases("past", ("history",)))
+    memory.apply(RemoveEntry("history"))
     assert memory.entries() == []
 
 
 @pytest.mark.req("memory.crmem.topics")
 def test_topics_are_kept_and_never_made(path: Path) -> None:
     path.parent.mkdir()
-    topic = Entry(1, 1, Kind.TOPIC, "crabs", "They walk sideways.")
-    path.write_bytes(encode([topic], 2))
-    with opened(path) as memory:
-        with pytest.raises(KindError, match="add a note instead"):
-            memory.apply(Add("lobsters", "", kind=Kind.TOPIC))
+    topic = MemoryEntry(1, 1, EntryKind.TOPIC, "crabs", "They walk sideways.")
+    path.write_bytes(encode_memory([topic], 2))
+    with open_memory(path) as memory:
+        with pytest.raises(EntryKindError, match="add a note instead"):
+            memory.apply(AddEntry("lobsters", "", kind=EntryKind.TOPIC))
         assert memory.search("sideways")[0].entry == topic
-        memory.apply(Add("coffee", "two sugars"))
-    assert decode(path.read_bytes()).entries[0] == topic
+        memory.apply(AddEntry("coffee", "two sugars"))
+    assert decode_memory(path.read_bytes()).entries[0] == topic
 
 
 @pytest.mark.req("memory.archive.again")
@@ -195,13 +205,13 @@ def test_archiving_again_changes_nothing(memory: Memory) -> None:
     assert memory.archive("crab-user-1", "They met.", 200) is first
     assert memory.statistics().journal_bytes == size
     again = memory.archive("crab-user-1", "They met again.", 300)
-    assert again == Entry(1, 300, Kind.ARCHIVE, "crab-user-1", "They met again.")
+    assert again == MemoryEntry(1, 300, EntryKind.ARCHIVE, "crab-user-1", "They met again.")
     assert memory.entries() == [again]
 
 
 @pytest.mark.req("memory.archive.again")
 def test_an_archive_takes_no_name_from_a_note(memory: Memory) -> None:
-    note = memory.apply(Add("crab-user-1", "mine", ("crab-user-2",)))
+    note = memory.apply(AddEntry("crab-user-1", "mine", ("crab-user-2",)))
     for name in ("crab-user-1", "crab-user-2"):
         with pytest.raises(NameTakenError):
             memory.archive(name, "They met.")
@@ -212,28 +222,28 @@ def test_an_archive_takes_no_name_from_a_note(memory: Memory) -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        Add("", "x"),
-        Add(" ", "x"),
-        Add("x", "x", ("",)),
-        Add("é" * MAX_NAME, "x"),
-        Add("x", "é" * MAX_CONTENT),
-        Add("x", "x", tuple(map(str, range(MAX_ALIASES + 1)))),
-        Add("x", "\ud800"),
-        Add("\udfff", "x"),
+        AddEntry("", "x"),
+        AddEntry(" ", "x"),
+        AddEntry("x", "x", ("",)),
+        AddEntry("é" * MAX_NAME, "x"),
+        AddEntry("x", "é" * MAX_CONTENT),
+        AddEntry("x", "x", tuple(map(str, range(MAX_ALIASES + 1)))),
+        AddEntry("x", "\ud800"),
+        AddEntry("\udfff", "x"),
     ],
 )
-def test_an_entry_is_as_large_as_entries_may_be(memory: Memory, op: Op) -> None:
-    with pytest.raises(LimitError):
+def test_an_entry_is_as_large_as_entries_may_be(memory: Memory, op: MemoryOperation) -> None:
+    with pytest.raises(MemoryLimitError):
         memory.apply(op)
     assert memory.entries() == []
 
 
 @pytest.mark.req("memory.limits")
 def test_the_largest_entry_is_kept(path: Path) -> None:
-    largest = Add("n" * MAX_NAME, "x" * MAX_CONTENT, tuple(map(str, range(MAX_ALIASES))))
-    with opened(path) as memory:
+    largest = AddEntry("n" * MAX_NAME, "x" * MAX_CONTENT, tuple(map(str, range(MAX_ALIASES))))
+    with open_memory(path) as memory:
         added = memory.apply(largest)
-    assert kept(path) == [added]
+    assert read_entries(path) == [added]
 
 
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
@@ -241,37 +251,37 @@ def test_the_largest_entry_is_kept(path: Path) -> None:
 
 @pytest.mark.req("memory.file.missing")
 def test_a_missing_file_is_an_empty_memory_until_the_first_write(path: Path) -> None:
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.entries() == []
         assert not path.exists()
-        memory.apply(Add("coffee", "two sugars"))
-        assert decode(path.read_bytes()).entries == memory.entries()
+        memory.apply(AddEntry("coffee", "two sugars"))
+        assert decode_memory(path.read_bytes()).entries == memory.entries()
 
 
 @pytest.mark.req("memory.file.missing")
 def test_opening_and_closing_leaves_nothing_behind(path: Path) -> None:
-    opened(path).close()
+    open_memory(path).close()
     assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.req("memory.closed.one_file")
 def test_closed_a_memory_is_one_file_of_the_format(path: Path) -> None:
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         for op in OPS:
             memory.apply(op)
         entries = memory.entries()
-    assert files_beside(path) == {path.name}
-    assert decode(path.read_bytes()).entries == entries
-    with opened(path) as memory:
+    assert list_files(path) == {path.name}
+    assert decode_memory(path.read_bytes()).entries == entries
+    with open_memory(path) as memory:
         assert memory.entries() == entries
 
 
 @pytest.mark.req("memory.crmem.layout")
 def test_a_file_of_another_program_is_opened_and_left_as_it_was(path: Path) -> None:
     path.parent.mkdir()
-    data = encode(ENTRIES, 9)
+    data = encode_memory(ENTRIES, 9)
     path.write_bytes(data)
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.entries() == list(ENTRIES)
         assert memory.search("rollout")[0].entry == ENTRIES[0]
     assert path.read_bytes() == data
@@ -279,15 +289,15 @@ def test_a_file_of_another_program_is_opened_and_left_as_it_was(path: Path) -> N
 
 @pytest.mark.req("memory.ids.monotonic")
 def test_an_id_is_never_used_again(path: Path) -> None:
-    with opened(path) as memory:
-        memory.apply(Add("a", ""))
-        memory.apply(Add("b", ""))
-        memory.apply(Remove("b"))
-    with opened(path) as memory:
-        assert memory.apply(Add("b", "")).id == 3
-        memory.apply(Remove("b"))
-    with opened(path) as memory:
-        assert memory.apply(Add("b", "")).id == 4
+    with open_memory(path) as memory:
+        memory.apply(AddEntry("a", ""))
+        memory.apply(AddEntry("b", ""))
+        memory.apply(RemoveEntry("b"))
+    with open_memory(path) as memory:
+        assert memory.apply(AddEntry("b", "")).id == 3
+        memory.apply(RemoveEntry("b"))
+    with open_memory(path) as memory:
+        assert memory.apply(AddEntry("b", "")).id == 4
 
 
 @pytest.mark.req("memory.durable")
@@ -295,30 +305,30 @@ def test_a_write_is_in_the_files_when_it_returns(path: Path) -> None:
     memory = Memory.open(path)
     for op in OPS:
         memory.apply(op)
-        assert kept(path) == memory.entries()
+        assert read_entries(path) == memory.entries()
 
 
 @pytest.mark.req("memory.write.cost")
 def test_a_write_adds_an_entry_to_the_journal_and_not_a_file(path: Path) -> None:
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         for number in range(2000):
-            memory.apply(Add(f"note {number}", "x" * 1000))
+            memory.apply(AddEntry(f"note {number}", "x" * 1000))
         memory.checkpoint()
         before = path.stat()
-        memory.apply(Add("one more", "y" * 200))
+        memory.apply(AddEntry("one more", "y" * 200))
         assert memory.statistics().journal_bytes < 1000
         assert os.path.samestat(path.stat(), before)
         # Each fold is paid for by a journal half as long as what is rewritten.
-        assert memory.statistics().folds < 16
+        assert memory.statistics().checkpoints < 16
 
 
 @pytest.mark.req("memory.file.private")
 def test_nobody_else_may_read_a_memory(path: Path) -> None:
     old = os.umask(0)
     try:
-        with opened(path) as memory:
-            memory.apply(Add("coffee", "two sugars"))
-            memory.apply(Add("tea", "none"))
+        with open_memory(path) as memory:
+            memory.apply(AddEntry("coffee", "two sugars"))
+            memory.apply(AddEntry("tea", "none"))
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     finally:
         os.umask(old)
@@ -330,42 +340,42 @@ def test_nobody_else_may_read_a_memory(path: Path) -> None:
 @pytest.mark.parametrize("name", ["crab.crmem", "crab.crmem.journal"])
 def test_a_link_is_not_followed(path: Path, tmp_path: Path, name: str) -> None:
     path.parent.mkdir()
-    (tmp_path / "elsewhere").write_bytes(encode(ENTRIES, 9))
+    (tmp_path / "elsewhere").write_bytes(encode_memory(ENTRIES, 9))
     (path.parent / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match="plain file of yours"):
+    with pytest.raises(MemoryStoreError, match="plain file of yours"):
         Memory.open(path)
-    with pytest.raises(StoreError, match="plain file of yours"):
-        Memory.read(path)
+    with pytest.raises(MemoryStoreError, match="plain file of yours"):
+        Memory.open_read_only(path)
 
 
 @pytest.mark.req("memory.foreign.duplicates")
 def test_names_that_a_file_uses_twice_lead_to_the_lower_id(path: Path) -> None:
     path.parent.mkdir()
     twins = [
-        Entry(1, 1, Kind.NOTE, "twin", "first", ("both",)),
-        Entry(2, 1, Kind.NOTE, "twin", "second", ("both", "both", "twin")),
+        MemoryEntry(1, 1, EntryKind.NOTE, "twin", "first", ("both",)),
+        MemoryEntry(2, 1, EntryKind.NOTE, "twin", "second", ("both", "both", "twin")),
     ]
-    path.write_bytes(encode(twins, 3))
-    with opened(path) as memory:
+    path.write_bytes(encode_memory(twins, 3))
+    with open_memory(path) as memory:
         assert memory.get("twin") == memory.get("both") == twins[0]
-        memory.apply(Add("coffee", "two sugars"))
-    assert decode(path.read_bytes()).entries[:2] == twins
-    with opened(path) as memory:
-        first = memory.apply(Update("twin", "still the first"))
+        memory.apply(AddEntry("coffee", "two sugars"))
+    assert decode_memory(path.read_bytes()).entries[:2] == twins
+    with open_memory(path) as memory:
+        first = memory.apply(UpdateEntry("twin", "still the first"))
         assert memory.get("twin") == memory.get("both") == first
         assert first.id == 1
-        memory.apply(Remove("twin"))
+        memory.apply(RemoveEntry("twin"))
         assert memory.get("twin") == memory.get("both") == twins[1]
-    assert decode(path.read_bytes()).entries[0] == twins[1]
+    assert decode_memory(path.read_bytes()).entries[0] == twins[1]
 
 
 # ── Who may write ───────────────────────────────────────────────────────────────────────────────
 
 HOLD = """
 import sys
-from crabtalk.memory import Add, Memory
+from crabtalk.memory import AddEntry, Memory
 memory = Memory.open(sys.argv[1])
-memory.apply(Add("theirs", "held"))
+memory.apply(AddEntry("theirs", "held"))
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -380,37 +390,37 @@ def test_one_process_writes_and_others_read(path: Path) -> None:
         assert child.stdout is not None
         assert child.stdin is not None
         assert child.stdout.readline() == b"open\n"
-        with pytest.raises(StoreError, match=r"close it there, or open it to read only"):
+        with pytest.raises(MemoryStoreError, match=r"close it there, or open it to read only"):
             Memory.open(path)
         before = {file: file.read_bytes() for file in path.parent.iterdir()}
-        reader = Memory.read(path)
+        reader = Memory.open_read_only(path)
         assert reader.search("held")[0].entry.name == "theirs"
-        with pytest.raises(StoreError, match="open to read only; open it to write"):
-            reader.apply(Remove("theirs"))
-        with pytest.raises(StoreError, match="open to read only; open it to write"):
+        with pytest.raises(MemoryStoreError, match="open to read only; open it to write"):
+            reader.apply(RemoveEntry("theirs"))
+        with pytest.raises(MemoryStoreError, match="open to read only; open it to write"):
             reader.load(path.parent)
         reader.close()
         assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
         child.kill()
-    with opened(path) as memory:
+    with open_memory(path) as memory:
         assert memory.get("theirs") is not None
 
 
 @pytest.mark.req("memory.lock.one_writer")
 def test_two_parts_of_one_process_do_not_both_write(path: Path) -> None:
-    first = opened(path)
-    with pytest.raises(StoreError, match="being written"):
-        opened(path)
+    first = open_memory(path)
+    with pytest.raises(MemoryStoreError, match="being written"):
+        open_memory(path)
     first.close()
     first.close()
-    with pytest.raises(StoreError, match="is closed"):
-        first.apply(Add("late", ""))
-    opened(path).close()
+    with pytest.raises(MemoryStoreError, match="is closed"):
+        first.apply(AddEntry("late", ""))
+    open_memory(path).close()
 
 
 @pytest.mark.req("memory.read_only")
 def test_reading_what_is_not_there_makes_nothing(path: Path) -> None:
-    assert Memory.read(path).entries() == []
+    assert Memory.open_read_only(path).entries() == []
     assert not path.parent.exists()
 
 
@@ -420,9 +430,9 @@ def test_a_reader_sees_every_write_while_the_files_are_folded(path: Path) -> Non
     written = threading.Event()
 
     def write() -> None:
-        with opened(path) as memory:
+        with open_memory(path) as memory:
             for number in range(300):
-                memory.apply(Add(f"note {number}", ""))
+                memory.apply(AddEntry(f"note {number}", ""))
                 if number % 3 == 0:
                     memory.checkpoint()
         written.set()
@@ -431,27 +441,27 @@ def test_a_reader_sees_every_write_while_the_files_are_folded(path: Path) -> Non
     writer.start()
     seen = 0
     while not written.is_set():
-        found = len(Memory.read(path).entries())
+        found = len(Memory.open_read_only(path).entries())
         if found < seen:
             wrong.append(found)
         seen = found
     writer.join()
     assert wrong == []
-    assert len(kept(path)) == 300
+    assert len(read_entries(path)) == 300
 
 
 @pytest.mark.req("memory.read_only")
 def test_a_reader_looks_again_when_the_files_were_folded_under_it(path: Path) -> None:
     """The journal is a pipe here, so that the fold comes exactly between two reads."""
     path.parent.mkdir()
-    path.write_bytes(encode(ENTRIES[:1], 9))
-    os.mkfifo(journal_of(path))
-    found: list[list[Entry]] = []
-    reader = threading.Thread(target=lambda: found.append(kept(path)), daemon=True)
+    path.write_bytes(encode_memory(ENTRIES[:1], 9))
+    os.mkfifo(journal_path(path))
+    found: list[list[MemoryEntry]] = []
+    reader = threading.Thread(target=lambda: found.append(read_entries(path)), daemon=True)
     reader.start()
-    with journal_of(path).open("wb"):  # opens when the reader has come this far
-        path.write_bytes(encode(ENTRIES, 9))
-        journal_of(path).unlink()
+    with journal_path(path).open("wb"):  # opens when the reader has come this far
+        path.write_bytes(encode_memory(ENTRIES, 9))
+        journal_path(path).unlink()
     reader.join(10)
     assert found == [list(ENTRIES)]
 
@@ -465,8 +475,8 @@ def test_writers_that_take_turns_lose_nothing(path: Path) -> None:
         number = 0
         while number < 60:
             try:
-                with opened(path) as memory:
-                    written.append(memory.apply(Add(f"{who} {number}", "")).name)
+                with open_memory(path) as memory:
+                    written.append(memory.apply(AddEntry(f"{who} {number}", "")).name)
                     number += 1
             except MemoryInUseError:
                 continue
@@ -476,16 +486,16 @@ def test_writers_that_take_turns_lose_nothing(path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join(20)
-    assert sorted(written) == sorted(entry.name for entry in kept(path))
+    assert sorted(written) == sorted(entry.name for entry in read_entries(path))
     assert len(written) == 240
 
 
 @pytest.mark.req("memory.search.meanwhile")
 def test_a_search_does_not_wait_for_the_disk(path: Path) -> None:
     """Writers hold one lock while they wait for the disk, and nobody else ever asks for it."""
-    with opened(path) as memory:
-        memory.apply(Add("coffee", "two sugars"))
-        with memory._writing:
+    with open_memory(path) as memory:
+        memory.apply(AddEntry("coffee", "two sugars"))
+        with memory._write_lock:
             assert memory.search("sugars")[0].entry.name == "coffee"
             assert memory.get("coffee") is not None
             assert memory.entries()
@@ -497,31 +507,31 @@ def test_a_search_does_not_wait_for_the_disk(path: Path) -> None:
 
 @pytest.mark.req("memory.search.terms")
 def test_an_entry_is_found_by_content_name_and_aliases(memory: Memory) -> None:
-    memory.apply(Add("deploy", "prod rollout", ("ship", "出荷")))
-    memory.apply(Add("coffee", "two sugars"))
+    memory.apply(AddEntry("deploy", "prod rollout", ("ship", "出荷")))
+    memory.apply(AddEntry("coffee", "two sugars"))
     for query in ("rollout", "deploy", "SHIP", "出荷"):
         assert [hit.entry.name for hit in memory.search(query)] == ["deploy"]
-    memory.apply(Update("deploy", "staging", ("go",)))
+    memory.apply(UpdateEntry("deploy", "staging", ("go",)))
     for query in ("rollout", "ship", "出荷"):
         assert memory.search(query) == []
-    memory.apply(Rename("deploy", "launch"))
+    memory.apply(RenameEntry("deploy", "launch"))
     assert memory.search("deploy") == []
     assert [hit.entry.name for hit in memory.search("launch staging")] == ["launch"]
 
 
 @pytest.mark.req("memory.search.both_kinds")
 def test_notes_and_archives_are_ranked_together(memory: Memory) -> None:
-    memory.apply(Add("note", "crabs walk sideways over sand and stones"))
+    memory.apply(AddEntry("note", "crabs walk sideways over sand and stones"))
     memory.archive("crab-user-1", "crabs, crabs, crabs")
     hits = memory.search("crabs")
-    assert [hit.entry.kind for hit in hits] == [Kind.ARCHIVE, Kind.NOTE]
+    assert [hit.entry.kind for hit in hits] == [EntryKind.ARCHIVE, EntryKind.NOTE]
     assert hits[0].score > hits[1].score > 0
 
 
 @pytest.mark.req("memory.search.both_kinds")
 def test_the_caller_chooses_how_many(memory: Memory) -> None:
     for number in range(9):
-        memory.apply(Add(f"note {number}", "crab " * (number + 1)))
+        memory.apply(AddEntry(f"note {number}", "crab " * (number + 1)))
     assert len(memory.search("crab")) == 5
     assert len(memory.search("crab", 100)) == 9
     assert memory.search("crab", 0) == []
@@ -529,14 +539,14 @@ def test_the_caller_chooses_how_many(memory: Memory) -> None:
 
 
 def test_statistics_count_what_there_is(memory: Memory) -> None:
-    memory.apply(Add("coffee", "two sugars"))
+    memory.apply(AddEntry("coffee", "two sugars"))
     memory.archive("crab-user-1", "They met.")
     found = memory.statistics()
     assert (found.notes, found.archives, found.topics) == (1, 1, 0)
     assert found.terms == len({"coffee", "two", "sugars", "crab", "user", "met"})
     assert found.snapshot_bytes == memory.path.stat().st_size
-    assert found.journal_bytes == journal_of(memory.path).stat().st_size > 0
-    assert found.folds == 1
+    assert found.journal_bytes == journal_path(memory.path).stat().st_size > 0
+    assert found.checkpoints == 1
 
 
 ALONE = """

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.memory import Add, Memory, Update
-from tests.memory.samples import opened
+from crabtalk.memory import AddEntry, Memory, UpdateEntry
+from tests.memory.samples import open_memory
 
 WORDS = [f"w{number}" for number in range(8000)]
 WEIGHTS = [1 / (number + 3) for number in range(8000)]
 
 
-def filled(path: Path, count: int) -> Memory:
+def fill_memory(path: Path, count: int) -> Memory:
     dice = random.Random(count)
-    memory = opened(path)
+    memory = open_memory(path)
     for number in range(count):
-        memory.apply(Add(f"note {number}", " ".join(dice.choices(WORDS, WEIGHTS, k=30))))
+        memory.apply(AddEntry(f"note {number}", " ".join(dice.choices(WORDS, WEIGHTS, k=30))))
     return memory
 
 
-def typical(samples: list[float]) -> float:
+def compute_median(samples: list[float]) -> float:
     return sorted(samples)[len(samples) // 2]
 
 
@@ -31,7 +31,7 @@ def typical(samples: list[float]) -> float:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A memory of ten thousand entries. Filling it costs more than all that is measured."""
     path = tmp_path_factory.mktemp("large") / "crab.crmem"
-    memory = filled(path, 10_000)
+    memory = fill_memory(path, 10_000)
     memory.checkpoint()
     memory.close()
     return path
@@ -41,7 +41,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def crowded(large: Path, tmp_path: Path) -> Iterator[Memory]:
     """A copy of it, for one test."""
     shutil.copy(large, tmp_path)
-    memory = opened(tmp_path / large.name)
+    memory = open_memory(tmp_path / large.name)
     yield memory
     memory.close()
 
@@ -57,7 +57,7 @@ def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memor
         begun = time.process_time()
         assert len(crowded.search(query)) == 5
         taken.append(time.process_time() - begun)
-    assert typical(taken) < 0.005
+    assert compute_median(taken) < 0.005
 
 
 @pytest.mark.slow
@@ -66,15 +66,15 @@ def test_ten_thousand_entries_are_searched_in_about_a_millisecond(crowded: Memor
 def test_a_write_does_not_notice_how_many_entries_there_are(
     crowded: Memory, tmp_path: Path
 ) -> None:
-    few = filled(tmp_path / "few.crmem", 100)
+    few = fill_memory(tmp_path / "few.crmem", 100)
     few.checkpoint()
     costs = []
     for memory in (few, crowded):
         taken = []
         for number in range(100):
             begun = time.process_time()
-            memory.apply(Update(f"note {number % 50}", f"changed {number}"))
+            memory.apply(UpdateEntry(f"note {number % 50}", f"changed {number}"))
             taken.append(time.process_time() - begun)
-        costs.append(typical(taken))
+        costs.append(compute_median(taken))
     few.close()
     assert costs[1] < 5 * costs[0]

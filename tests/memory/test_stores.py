@@ -9,49 +9,49 @@ from hypothesis import HealthCheck, given, settings
 
 from crabtalk.memory import (
     MAX_CONTENT,
-    Add,
-    Alias,
-    BadFormatError,
-    Entry,
-    Kind,
-    KindError,
-    LimitError,
+    AddEntry,
+    BadCrmemError,
+    EntryKind,
+    EntryKindError,
     Memory,
+    MemoryEntry,
+    MemoryLimitError,
+    MemoryOperation,
+    MemoryStoreError,
     NameTakenError,
-    Op,
-    Remove,
-    Rename,
-    StoreError,
+    RemoveEntry,
+    RenameEntry,
+    SetAliases,
     UnknownEntryError,
-    Update,
+    UpdateEntry,
 )
-from crabtalk.memory.crmem import decode, encode
-from tests.memory.samples import ENTRIES, OPS, VECTOR, clock, entries_of
-from tests.memory.stores import FileStore, Store, postgres_stores
+from crabtalk.memory.crmem import decode_memory, encode_memory
+from tests.memory.samples import ENTRIES, OPS, VECTOR, draw_entries, read_fixed_time
+from tests.memory.stores import FileStoreDriver, StoreDriver, open_postgres_stores
 
-NOW = int(clock())
+NOW = int(read_fixed_time())
 STORES = ("files", "postgres")
 SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreDriver]:
     if request.param == "files":
-        yield FileStore(tmp_path / "memory")
+        yield FileStoreDriver(tmp_path / "memory")
         return
-    with postgres_stores(request.getfixturevalue("postgres_url"), 1) as stores:
+    with open_postgres_stores(request.getfixturevalue("postgres_url"), 1) as stores:
         yield stores[0]
 
 
 @pytest.fixture
-def memory(store: Store) -> Iterator[Memory]:
+def memory(store: StoreDriver) -> Iterator[Memory]:
     with store.open() as memory:
         yield memory
 
 
 @pytest.mark.req("memory.stores")
-def test_each_op_does_the_same(store: Store, tmp_path: Path) -> None:
-    elsewhere = FileStore(tmp_path / "elsewhere").open()
+def test_each_op_does_the_same(store: StoreDriver, tmp_path: Path) -> None:
+    elsewhere = FileStoreDriver(tmp_path / "elsewhere").open()
     with store.open() as memory:
         for op in OPS:
             assert memory.apply(op) == elsewhere.apply(op)
@@ -66,32 +66,32 @@ def test_each_op_does_the_same(store: Store, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "refusal"),
     [
-        (Add("deploy", ""), NameTakenError),
-        (Add("new", "", ("ship",)), NameTakenError),
-        (Rename("coffee", "ship"), NameTakenError),
-        (Alias("coffee", ("deploy",)), NameTakenError),
-        (Update("coffee", "", ("ship",)), NameTakenError),
-        (Update("past", "rewritten"), KindError),
-        (Rename("past", "other"), KindError),
-        (Remove("past", kind=Kind.NOTE), KindError),
-        (Add("topic", "", kind=Kind.TOPIC), KindError),
-        (Remove("tea"), UnknownEntryError),
-        (Add("large", "x" * (MAX_CONTENT + 1)), LimitError),
-        (Add("half", "\ud800"), LimitError),
+        (AddEntry("deploy", ""), NameTakenError),
+        (AddEntry("new", "", ("ship",)), NameTakenError),
+        (RenameEntry("coffee", "ship"), NameTakenError),
+        (SetAliases("coffee", ("deploy",)), NameTakenError),
+        (UpdateEntry("coffee", "", ("ship",)), NameTakenError),
+        (UpdateEntry("past", "rewritten"), EntryKindError),
+        (RenameEntry("past", "other"), EntryKindError),
+        (RemoveEntry("past", kind=EntryKind.NOTE), EntryKindError),
+        (AddEntry("topic", "", kind=EntryKind.TOPIC), EntryKindError),
+        (RemoveEntry("tea"), UnknownEntryError),
+        (AddEntry("large", "x" * (MAX_CONTENT + 1)), MemoryLimitError),
+        (AddEntry("half", "\ud800"), MemoryLimitError),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, tuple) else value.__name__,
 )
 def test_what_is_refused_changes_nothing(
-    store: Store, memory: Memory, op: Op, refusal: type[StoreError]
+    store: StoreDriver, memory: Memory, op: MemoryOperation, refusal: type[MemoryStoreError]
 ) -> None:
-    memory.apply(Add("deploy", "prod", ("ship",)))
-    memory.apply(Add("coffee", "two sugars"))
+    memory.apply(AddEntry("deploy", "prod", ("ship",)))
+    memory.apply(AddEntry("coffee", "two sugars"))
     memory.archive("past", "They met.", 5)
-    before, exported = memory.entries(), store.export()
+    before, exported = memory.entries(), store.export_memory()
     with pytest.raises(refusal):
         memory.apply(op)
     assert memory.entries() == before
-    assert store.export() == exported == memory.encode()
+    assert store.export_memory() == exported == memory.encode()
 
 
 @pytest.mark.req("memory.stores")
@@ -99,40 +99,42 @@ def test_archiving_again_changes_nothing_and_archiving_anew_replaces(memory: Mem
     first = memory.archive("crab-user-1", "They met.", 5)
     assert memory.archive("crab-user-1", "They met.", 9) == first
     replaced = memory.archive("crab-user-1", "They met again.", 9)
-    assert replaced == Entry(1, 9, Kind.ARCHIVE, "crab-user-1", "They met again.")
-    memory.apply(Add("note", ""))
+    assert replaced == MemoryEntry(1, 9, EntryKind.ARCHIVE, "crab-user-1", "They met again.")
+    memory.apply(AddEntry("note", ""))
     with pytest.raises(NameTakenError):
         memory.archive("note", "They parted.")
 
 
 @pytest.mark.req("memory.stores")
-def test_an_id_is_never_given_out_again(store: Store) -> None:
+def test_an_id_is_never_given_out_again(store: StoreDriver) -> None:
     with store.open() as memory:
         for name in ("a", "b"):
-            memory.apply(Add(name, ""))
-        memory.apply(Remove("b"))
+            memory.apply(AddEntry(name, ""))
+        memory.apply(RemoveEntry("b"))
     with store.open() as memory:
-        assert memory.apply(Add("c", "")).id == 3
+        assert memory.apply(AddEntry("c", "")).id == 3
 
 
 @pytest.mark.req("memory.stores")
-def test_a_memory_that_is_not_there_is_empty_and_comes_with_its_first_write(store: Store) -> None:
+def test_a_memory_that_is_not_there_is_empty_and_comes_with_its_first_write(
+    store: StoreDriver,
+) -> None:
     with store.open() as memory:
         assert not memory.entries()
         assert not memory.search("anything")
         with pytest.raises(UnknownEntryError):
-            memory.apply(Remove("x"))
+            memory.apply(RemoveEntry("x"))
         with pytest.raises(UnknownEntryError, match="no memory called"):
-            store.export()
-        memory.apply(Add("x", ""))
+            store.export_memory()
+        memory.apply(AddEntry("x", ""))
     assert store.names() == ["crab"]
 
 
 @pytest.mark.req("memory.stores.text")
 @pytest.mark.parametrize("text", ["\0", "a\0b", "日記\n", "\x7f\x1b[0m", "\\0 \\x00", "\U0010ffff"])
-def test_any_text_is_kept(store: Store, text: str) -> None:
+def test_any_text_is_kept(store: StoreDriver, text: str) -> None:
     with store.open() as memory:
-        kept = memory.apply(Add(f"name {text}.", text, (f"alias {text}.",)))
+        kept = memory.apply(AddEntry(f"name {text}.", text, (f"alias {text}.",)))
     with store.open() as memory:
         assert memory.entries() == [kept]
         assert memory.get(f"alias {text}.") == kept == memory.get(f"name {text}.")
@@ -140,10 +142,10 @@ def test_any_text_is_kept(store: Store, text: str) -> None:
 
 
 @pytest.mark.req("memory.stores")
-def test_replacing_numbers_anew_and_keeps_every_kind(store: Store) -> None:
-    topic = Entry(9, 2**64 - 1, Kind.TOPIC, "tides", "twice a day", ("ebb", "flood"))
+def test_replacing_numbers_anew_and_keeps_every_kind(store: StoreDriver) -> None:
+    topic = MemoryEntry(9, 2**64 - 1, EntryKind.TOPIC, "tides", "twice a day", ("ebb", "flood"))
     with store.open() as memory:
-        memory.apply(Add("old", ""))
+        memory.apply(AddEntry("old", ""))
         memory.replace([*ENTRIES, topic])
         before = memory.entries()
         assert [(entry.id, entry.name) for entry in before] == [
@@ -152,40 +154,40 @@ def test_replacing_numbers_anew_and_keeps_every_kind(store: Store) -> None:
             (3, "日記"),
             (4, "tides"),
         ]
-        assert (before[3].created_at, before[3].kind) == (2**64 - 1, Kind.TOPIC)
+        assert (before[3].created_at, before[3].kind) == (2**64 - 1, EntryKind.TOPIC)
         with pytest.raises(NameTakenError):
             memory.replace([*ENTRIES, *ENTRIES])
         assert memory.entries() == before
     with store.open() as memory:
         assert memory.entries() == before
-        assert memory.apply(Add("next", "")).id == 5
+        assert memory.apply(AddEntry("next", "")).id == 5
 
 
 @pytest.mark.req("memory.stores")
-def test_a_memory_is_dumped_and_loaded(store: Store, tmp_path: Path) -> None:
+def test_a_memory_is_dumped_and_loaded(store: StoreDriver, tmp_path: Path) -> None:
     with store.open() as memory:
         for op in OPS:
             memory.apply(op)
         memory.dump(tmp_path / "book")
         names = {entry.name for entry in memory.entries()}
-        memory.apply(Add("later", ""))
+        memory.apply(AddEntry("later", ""))
         memory.load(tmp_path / "book")
         assert {entry.name for entry in memory.entries()} == names
 
 
 @pytest.mark.req("memory.stores.order")
-def test_searches_and_lists_are_in_one_order(store: Store, tmp_path: Path) -> None:
+def test_searches_and_lists_are_in_one_order(store: StoreDriver, tmp_path: Path) -> None:
     """Whatever was written in between, and also for who reads it anew."""
     dice = random.Random(5)
     words = [f"w{number}" for number in range(30)]
-    elsewhere = FileStore(tmp_path / "elsewhere").open()
+    elsewhere = FileStoreDriver(tmp_path / "elsewhere").open()
     memory = store.open()
     for number in range(150):
-        op: Op = Add(f"n{number}", " ".join(dice.choices(words, k=6)))
+        op: MemoryOperation = AddEntry(f"n{number}", " ".join(dice.choices(words, k=6)))
         if number % 5 == 4:
-            op = Remove(dice.choice(memory.entries()).name)
+            op = RemoveEntry(dice.choice(memory.entries()).name)
         elif number % 3 == 2:
-            op = Update(dice.choice(memory.entries()).name, " ".join(dice.choices(words, k=6)))
+            op = UpdateEntry(dice.choice(memory.entries()).name, " ".join(dice.choices(words, k=6)))
         assert memory.apply(op) == elsewhere.apply(op)
     memory.close()
     with store.open() as again:
@@ -201,51 +203,53 @@ def test_searches_and_lists_are_in_one_order(store: Store, tmp_path: Path) -> No
 
 
 @pytest.mark.req("memory.stores.whole")
-def test_the_bytes_of_a_file_go_in_and_come_out(store: Store) -> None:
-    data = encode(ENTRIES, 17)
-    store.take_in("crab", data)
-    store.take_in("crab/user", VECTOR)
+def test_the_bytes_of_a_file_go_in_and_come_out(store: StoreDriver) -> None:
+    data = encode_memory(ENTRIES, 17)
+    store.import_memory("crab", data)
+    store.import_memory("crab/user", VECTOR)
     assert store.names() == ["crab", "crab/user"]
-    assert store.export("crab") == data
-    assert store.export("crab/user") == encode(decode(VECTOR).entries, decode(VECTOR).next_id)
+    assert store.export_memory("crab") == data
+    assert store.export_memory("crab/user") == encode_memory(
+        decode_memory(VECTOR).entries, decode_memory(VECTOR).next_id
+    )
     with store.open() as memory:
         assert memory.entries() == list(ENTRIES)
-        assert memory.apply(Add("next", "")).id == 17
+        assert memory.apply(AddEntry("next", "")).id == 17
 
 
 @pytest.mark.req("memory.stores.whole")
 @settings(max_examples=15, suppress_health_check=SLOW_FIXTURE)
-@given(entries=entries_of())
+@given(entries=draw_entries())
 def test_any_memory_goes_from_one_store_to_the_other_and_back(
-    store: Store, tmp_path_factory: pytest.TempPathFactory, entries: list[Entry]
+    store: StoreDriver, tmp_path_factory: pytest.TempPathFactory, entries: list[MemoryEntry]
 ) -> None:
-    data = encode(entries, len(entries) + 3)
+    data = encode_memory(entries, len(entries) + 3)
     name = f"crab/{len(store.names())}"
-    store.take_in(name, data)
-    assert store.export(name) == data
-    files = FileStore(tmp_path_factory.mktemp("files"))
-    files.take_in(name, store.export(name))
-    assert files.export(name) == data
+    store.import_memory(name, data)
+    assert store.export_memory(name) == data
+    files = FileStoreDriver(tmp_path_factory.mktemp("files"))
+    files.import_memory(name, store.export_memory(name))
+    assert files.export_memory(name) == data
 
 
 @pytest.mark.req("memory.stores.whole")
-def test_what_another_program_named_twice_is_kept_as_it_is(store: Store) -> None:
-    twins = [Entry(number, 1, Kind.NOTE, "twin", str(number)) for number in (1, 2)]
-    store.take_in("crab", encode(twins, 3))
+def test_what_another_program_named_twice_is_kept_as_it_is(store: StoreDriver) -> None:
+    twins = [MemoryEntry(number, 1, EntryKind.NOTE, "twin", str(number)) for number in (1, 2)]
+    store.import_memory("crab", encode_memory(twins, 3))
     with store.open() as memory:
         assert memory.entries() == twins
-        assert memory.apply(Remove("twin")) == twins[0]
+        assert memory.apply(RemoveEntry("twin")) == twins[0]
         assert memory.get("twin") == twins[1]
 
 
 @pytest.mark.req("memory.stores.whole")
 def test_a_memory_that_is_there_is_not_written_over_nor_begun_with_what_is_damaged(
-    store: Store,
+    store: StoreDriver,
 ) -> None:
-    store.take_in("crab", VECTOR)
+    store.import_memory("crab", VECTOR)
     with pytest.raises(NameTakenError, match="already"):
-        store.take_in("crab", encode(ENTRIES, 17))
-    with pytest.raises(BadFormatError):
-        store.take_in("other", VECTOR[:-1])
+        store.import_memory("crab", encode_memory(ENTRIES, 17))
+    with pytest.raises(BadCrmemError):
+        store.import_memory("other", VECTOR[:-1])
     assert store.names() == ["crab"]
-    assert store.export() == VECTOR
+    assert store.export_memory() == VECTOR

@@ -7,12 +7,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from crabtalk.memory import Add, Entry, Kind, Memory, Remove, TreeError
+from crabtalk.memory import AddEntry, EntryKind, MarkdownBookError, Memory, MemoryEntry, RemoveEntry
 from crabtalk.memory import page as pages
-from crabtalk.memory.tree import dump, load
-from tests.memory.samples import ENTRIES, NAMES, TEXT, clock, entries_of, kept, opened
+from crabtalk.memory.tree import read_book, write_book
+from tests.memory.samples import (
+    ENTRIES,
+    NAMES,
+    TEXT,
+    draw_entries,
+    open_memory,
+    read_entries,
+    read_fixed_time,
+)
 
-SHIP = Entry(1, 1776162225, Kind.NOTE, "deploy", "prod rollout steps ...", ("ship", "release"))
+SHIP = MemoryEntry(
+    1, 1776162225, EntryKind.NOTE, "deploy", "prod rollout steps ...", ("ship", "release")
+)
 PAGE = """\
 <div id="meta">
 <dl>
@@ -32,17 +42,17 @@ def book(tmp_path: Path) -> Path:
     return tmp_path / "book"
 
 
-def files(book: Path) -> set[str]:
+def list_files(book: Path) -> set[str]:
     return {str(file.relative_to(book)) for file in book.rglob("*") if not file.is_dir()}
 
 
-def note(name: str, content: str = "", *aliases: str) -> Entry:
-    return Entry(1, 100, Kind.NOTE, name, content, aliases)
+def make_note(name: str, content: str = "", *aliases: str) -> MemoryEntry:
+    return MemoryEntry(1, 100, EntryKind.NOTE, name, content, aliases)
 
 
-def round_trip(entries: list[Entry], book: Path) -> list[Entry]:
-    dump(entries, book)
-    return load(book, 7)
+def round_trip(entries: list[MemoryEntry], book: Path) -> list[MemoryEntry]:
+    write_book(entries, book)
+    return read_book(book, 7)
 
 
 # ── Dump ────────────────────────────────────────────────────────────────────────────────────────
@@ -50,8 +60,8 @@ def round_trip(entries: list[Entry], book: Path) -> list[Entry]:
 
 @pytest.mark.req("memory.dump.layout")
 def test_a_dump_is_a_book(book: Path) -> None:
-    dump(ENTRIES, book)
-    assert files(book) == {
+    write_book(ENTRIES, book)
+    assert list_files(book) == {
         "book.toml",
         "SUMMARY.md",
         "notes/deploy.md",
@@ -65,28 +75,28 @@ def test_a_dump_is_a_book(book: Path) -> None:
 
 @pytest.mark.req("memory.dump.layout")
 def test_topics_have_a_directory_when_there_are_any(book: Path) -> None:
-    dump([replace(SHIP, kind=Kind.TOPIC)], book)
-    assert "topics/deploy.md" in files(book)
-    dump([SHIP], book)
-    assert "topics/deploy.md" not in files(book)
+    write_book([replace(SHIP, kind=EntryKind.TOPIC)], book)
+    assert "topics/deploy.md" in list_files(book)
+    write_book([SHIP], book)
+    assert "topics/deploy.md" not in list_files(book)
     assert (book / "archives").is_dir()
 
 
 @pytest.mark.req("memory.dump.page")
 def test_a_page_is_written_as_every_reader_knows_it(book: Path) -> None:
-    dump([SHIP], book)
+    write_book([SHIP], book)
     assert (book / "notes/deploy.md").read_text() == PAGE
 
 
 @pytest.mark.req("memory.dump.page")
 def test_without_aliases_there_is_no_row_for_them() -> None:
-    assert "Aliases" not in pages.write(replace(SHIP, aliases=()), "deploy")
-    assert "<li>a &amp; b &lt;c&gt;</li>" in pages.write(note("x", "", "a & b <c>"), "x")
+    assert "Aliases" not in pages.render_page(replace(SHIP, aliases=()), "deploy")
+    assert "<li>a &amp; b &lt;c&gt;</li>" in pages.render_page(make_note("x", "", "a & b <c>"), "x")
 
 
 @pytest.mark.req("memory.dump.summary")
 def test_the_summary_lists_every_kind_by_name(book: Path) -> None:
-    dump([*ENTRIES, note("a [b](c) *d*"), note("coffee <br>")], book)
+    write_book([*ENTRIES, make_note("a [b](c) *d*"), make_note("coffee <br>")], book)
     assert (book / "SUMMARY.md").read_text() == (
         "# Summary\n\n"
         "# Notes\n\n"
@@ -101,13 +111,13 @@ def test_the_summary_lists_every_kind_by_name(book: Path) -> None:
 
 @pytest.mark.req("memory.dump.users_files")
 def test_what_the_user_put_there_stays(book: Path) -> None:
-    dump([SHIP], book)
+    write_book([SHIP], book)
     (book / "book.toml").write_text("mine")
     (book / "theme").mkdir()
     (book / "theme" / "x.css").write_text("mine")
     (book / "notes" / "picture.png").write_text("mine")
-    dump([replace(SHIP, name="launch")], book)
-    assert files(book) == {
+    write_book([replace(SHIP, name="launch")], book)
+    assert list_files(book) == {
         "book.toml",
         "SUMMARY.md",
         "theme/x.css",
@@ -124,7 +134,7 @@ def test_a_dump_does_not_write_through_links(book: Path, tmp_path: Path) -> None
     (book / "notes").mkdir(parents=True)
     for name in ("notes/deploy.md", "notes/other.md", "SUMMARY.md", "book.toml"):
         (book / name).symlink_to(outside)
-    dump([SHIP], book)
+    write_book([SHIP], book)
     assert outside.read_text() == "mine"
     assert (book / "notes/deploy.md").read_text() == PAGE
     assert not (book / "notes/other.md").is_symlink()
@@ -136,11 +146,11 @@ def test_a_directory_that_is_a_link_is_refused(book: Path, tmp_path: Path) -> No
     (tmp_path / "outside" / "mine.md").write_text("mine")
     book.mkdir()
     (book / "notes").symlink_to(tmp_path / "outside")
-    with pytest.raises(TreeError, match="is a link and is not followed"):
-        dump([SHIP], book)
-    with pytest.raises(TreeError, match="is a link and is not followed"):
-        load(book, 7)
-    assert files(tmp_path / "outside") == {"mine.md"}
+    with pytest.raises(MarkdownBookError, match="is a link and is not followed"):
+        write_book([SHIP], book)
+    with pytest.raises(MarkdownBookError, match="is a link and is not followed"):
+        read_book(book, 7)
+    assert list_files(tmp_path / "outside") == {"mine.md"}
 
 
 # ── Load ────────────────────────────────────────────────────────────────────────────────────────
@@ -151,17 +161,17 @@ def test_a_page_without_a_block_is_content(book: Path) -> None:
     (book / "notes").mkdir(parents=True)
     (book / "notes/a.md").write_text("\ufeff\n\nplain text\n\n")
     (book / "notes/b.md").write_text('<div id="meta">\nnever closed\n')
-    assert load(book, 7) == [
-        Entry(1, 7, Kind.NOTE, "a", "plain text"),
-        Entry(2, 7, Kind.NOTE, "b", '<div id="meta">\nnever closed'),
+    assert read_book(book, 7) == [
+        MemoryEntry(1, 7, EntryKind.NOTE, "a", "plain text"),
+        MemoryEntry(2, 7, EntryKind.NOTE, "b", '<div id="meta">\nnever closed'),
     ]
 
 
 @pytest.mark.req("memory.load.page")
 def test_a_page_is_read_however_an_editor_left_it() -> None:
     text = "\ufeff" + PAGE.replace("\n", "\r\n").replace("<li>ship</li>", "\n<li> ship </li>\n")
-    found = pages.read(text)
-    assert found == pages.Page(SHIP.content, "", SHIP.created_at, SHIP.aliases)
+    found = pages.parse_page(text)
+    assert found == pages.MarkdownPage(SHIP.content, "", SHIP.created_at, SHIP.aliases)
 
 
 @pytest.mark.req("memory.load.page")
@@ -180,44 +190,44 @@ def test_a_time_that_is_none_is_now(book: Path, when: str, expected: int | None)
     (book / "notes").mkdir(parents=True)
     page = PAGE.replace('datetime="2026-04-14T10:23:45Z"', f'datetime="{when}"')
     (book / "notes/deploy.md").write_text(page)
-    assert load(book, 7)[0].created_at == (7 if expected is None else expected)
+    assert read_book(book, 7)[0].created_at == (7 if expected is None else expected)
 
 
 @pytest.mark.req("memory.load.replaces")
 def test_a_load_replaces_everything_and_numbers_anew(book: Path, tmp_path: Path) -> None:
     path = tmp_path / "memory" / "crab.crmem"
-    memory = opened(path)
-    memory.apply(Add("old", "to be gone"))
-    dump(ENTRIES, book)
+    memory = open_memory(path)
+    memory.apply(AddEntry("old", "to be gone"))
+    write_book(ENTRIES, book)
     memory.load(book)
     expected = [
         replace(ENTRIES[0], id=1),
         replace(ENTRIES[2], id=2),
         replace(ENTRIES[1], id=3),
     ]
-    assert memory.entries() == kept(path) == expected
+    assert memory.entries() == read_entries(path) == expected
     assert memory.search("gone") == []
     assert memory.search("rollout")[0].entry == expected[0]
-    assert memory.apply(Add("next", "")).id == 4
+    assert memory.apply(AddEntry("next", "")).id == 4
     memory.close()
-    assert len(kept(path)) == 4
+    assert len(read_entries(path)) == 4
 
 
 @pytest.mark.req("memory.load.replaces")
 def test_an_empty_book_makes_an_empty_memory(book: Path, tmp_path: Path) -> None:
-    dump([], book)
-    with opened(tmp_path / "crab.crmem") as memory:
-        memory.apply(Add("old", ""))
+    write_book([], book)
+    with open_memory(tmp_path / "crab.crmem") as memory:
+        memory.apply(AddEntry("old", ""))
         memory.load(book)
-        assert memory.entries() == kept(tmp_path / "crab.crmem") == []
+        assert memory.entries() == read_entries(tmp_path / "crab.crmem") == []
 
 
 @pytest.mark.req("memory.load.replaces")
 def test_replacing_says_what_is_there_twice(tmp_path: Path) -> None:
-    with opened(tmp_path / "crab.crmem") as memory:
-        old = memory.apply(Add("old", ""))
+    with open_memory(tmp_path / "crab.crmem") as memory:
+        old = memory.apply(AddEntry("old", ""))
         with pytest.raises(Exception, match="'ship' is there twice; give one another name"):
-            memory.replace([SHIP, note("ship")])
+            memory.replace([SHIP, make_note("ship")])
         assert memory.entries() == [old]
         memory.replace([replace(SHIP, id=77)])
         assert memory.entries() == [SHIP]
@@ -237,39 +247,39 @@ def test_replacing_says_what_is_there_twice(tmp_path: Path) -> None:
 def test_a_load_that_fails_changes_nothing(
     book: Path, tmp_path: Path, name: str, data: bytes, why: str
 ) -> None:
-    dump([SHIP], book)
+    write_book([SHIP], book)
     (book / name).write_bytes(data)
-    with opened(tmp_path / "crab.crmem") as memory:
-        old = memory.apply(Add("old", "stays"))
-        with pytest.raises(TreeError, match=why):
+    with open_memory(tmp_path / "crab.crmem") as memory:
+        old = memory.apply(AddEntry("old", "stays"))
+        with pytest.raises(MarkdownBookError, match=why):
             memory.load(book)
-        assert memory.entries() == kept(tmp_path / "crab.crmem") == [old]
+        assert memory.entries() == read_entries(tmp_path / "crab.crmem") == [old]
 
 
 @pytest.mark.req("memory.load.all_or_nothing")
 def test_a_directory_that_is_no_dump_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for place in ("elsewhere", "nowhere"):
-        with pytest.raises(TreeError, match="name the directory of a dump"):
-            load(tmp_path / place, 7)
+        with pytest.raises(MarkdownBookError, match="name the directory of a dump"):
+            read_book(tmp_path / place, 7)
 
 
 @pytest.mark.req("memory.dump.links")
 def test_a_page_that_is_a_link_is_refused(book: Path, tmp_path: Path) -> None:
-    dump([SHIP], book)
+    write_book([SHIP], book)
     (tmp_path / "secret").write_text("secret")
     (book / "notes/link.md").symlink_to(tmp_path / "secret")
-    with pytest.raises(TreeError, match="is a link and is not followed"):
-        load(book, 7)
+    with pytest.raises(MarkdownBookError, match="is a link and is not followed"):
+        read_book(book, 7)
 
 
 @pytest.mark.req("memory.load.page")
 def test_only_pages_are_loaded(book: Path) -> None:
-    dump([SHIP], book)
+    write_book([SHIP], book)
     (book / "notes/.hidden.md").write_text("no")
     (book / "notes/x.txt").write_text("no")
     (book / "notes/folder.md").mkdir()
-    assert [entry.name for entry in load(book, 7)] == ["deploy"]
+    assert [entry.name for entry in read_book(book, 7)] == ["deploy"]
 
 
 # ── There and back ──────────────────────────────────────────────────────────────────────────────
@@ -304,14 +314,14 @@ AWKWARD = [
 
 @pytest.mark.req("memory.dump.names")
 def test_a_name_that_no_file_can_have_comes_back(book: Path) -> None:
-    entries = [note(name, name) for name in AWKWARD]
+    entries = [make_note(name, name) for name in AWKWARD]
     found = round_trip(entries, book)
     assert sorted(entry.name for entry in found) == sorted(AWKWARD)
     assert all(entry.name == entry.content for entry in found)
     names = [file.name for file in (book / "notes").iterdir()]
     assert len({name.casefold() for name in names}) == len(AWKWARD)
     assert all(len(name.encode()) <= 255 for name in names)
-    assert files(book.parent) == {f"book/{name}" for name in files(book)}
+    assert list_files(book.parent) == {f"book/{name}" for name in list_files(book)}
 
 
 @pytest.mark.req("memory.dump.exact")
@@ -335,14 +345,14 @@ def test_a_name_that_no_file_can_have_comes_back(book: Path) -> None:
     ],
 )
 def test_content_comes_back_exactly(book: Path, content: str) -> None:
-    assert round_trip([note("x", content)], book) == [note("x", content)]
+    assert round_trip([make_note("x", content)], book) == [make_note("x", content)]
 
 
 @pytest.mark.req("memory.dump.exact")
-@example([Entry(1, 2**64 - 1, Kind.TOPIC, "x\n", "\n", ("\ty", "&#9;", "&amp;"))])
-@given(entries_of())
+@example([MemoryEntry(1, 2**64 - 1, EntryKind.TOPIC, "x\n", "\n", ("\ty", "&#9;", "&amp;"))])
+@given(draw_entries())
 def test_any_memory_comes_back_from_its_book(
-    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry]
+    tmp_path_factory: pytest.TempPathFactory, entries: list[MemoryEntry]
 ) -> None:
     found = round_trip(entries, tmp_path_factory.mktemp("book"))
     assert {replace(entry, id=0) for entry in found} == {replace(entry, id=0) for entry in entries}
@@ -353,28 +363,28 @@ def test_any_memory_comes_back_from_its_book(
 def test_a_page_says_what_was_written_on_it(
     content: str, name: str, aliases: tuple[str, ...]
 ) -> None:
-    entry = Entry(1, 100, Kind.NOTE, name, content, aliases)
-    found = pages.read(pages.write(entry, "file"))
+    entry = MemoryEntry(1, 100, EntryKind.NOTE, name, content, aliases)
+    found = pages.parse_page(pages.render_page(entry, "file"))
     assert (found.content, found.name, found.aliases) == (content, name, aliases)
 
 
 @given(st.text())
 def test_any_text_is_a_page(text: str) -> None:
-    pages.read(text)
-    pages.read('<div id="meta">\n' + text + "\n</div>\n" + text)
+    pages.parse_page(text)
+    pages.parse_page('<div id="meta">\n' + text + "\n</div>\n" + text)
 
 
 @pytest.mark.req("memory.dump.exact")
 def test_a_book_of_a_memory_that_was_dumped_twice_is_the_same(book: Path, tmp_path: Path) -> None:
-    with Memory.open(tmp_path / "crab.crmem", now=clock) as memory:
-        memory.apply(Add("deploy", "prod\n", ("ship",)))
-        memory.apply(Add("x/y", "slash"))
-        memory.apply(Add("gone", ""))
+    with Memory.open(tmp_path / "crab.crmem", now=read_fixed_time) as memory:
+        memory.apply(AddEntry("deploy", "prod\n", ("ship",)))
+        memory.apply(AddEntry("x/y", "slash"))
+        memory.apply(AddEntry("gone", ""))
         memory.dump(book)
-        memory.apply(Remove("gone"))
+        memory.apply(RemoveEntry("gone"))
         memory.dump(book)
-        first = {name: (book / name).read_bytes() for name in files(book)}
+        first = {name: (book / name).read_bytes() for name in list_files(book)}
         memory.load(book)
         memory.dump(book)
-        assert {name: (book / name).read_bytes() for name in files(book)} == first
+        assert {name: (book / name).read_bytes() for name in list_files(book)} == first
     assert len(first) == 4

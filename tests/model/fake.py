@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass
-class Asked:
+class VendorRequest:
     """A request as it arrived."""
 
     method: str
@@ -28,7 +28,7 @@ class Asked:
 
 
 @dataclass
-class Answer:
+class VendorAnswer:
     """What to send back. `hang` keeps the connection open after the last piece, silent."""
 
     pieces: Iterable[bytes] = ()
@@ -41,7 +41,7 @@ class Answer:
     pause: Callable[[int], Awaitable[None]] | None = None  # awaited before piece number n
 
     @classmethod
-    def of_json(cls, document: Any, status: int = 200, **headers: str) -> "Answer":
+    def from_json(cls, document: Any, status: int = 200, **headers: str) -> "VendorAnswer":
         return cls(
             [json.dumps(document).encode()],
             status,
@@ -50,20 +50,20 @@ class Answer:
         )
 
 
-Respond = Callable[[Asked], Answer]
+Respond = Callable[[VendorRequest], VendorAnswer]
 
 
 class FakeVendor:
     """Answers each request with what `respond` returns, or with the next of a list."""
 
-    def __init__(self, respond: Respond | list[Answer]) -> None:
-        self.asked: list[Asked] = []
+    def __init__(self, respond: Respond | list[VendorAnswer]) -> None:
+        self.requests: list[VendorRequest] = []
         self.connections = 0
         self._respond = respond
         self._handlers: set[asyncio.Task[None]] = set()
         self.url = ""
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: VendorRequest) -> VendorAnswer:
         if isinstance(self._respond, list):
             return self._respond.pop(0)
         return self._respond(asked)
@@ -72,18 +72,18 @@ class FakeVendor:
         self.connections += 1
         try:
             while (asked := await self._read(reader)) is not None:
-                self.asked.append(asked)
+                self.requests.append(asked)
                 await self._send(self._answer(asked), asked, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            if self.asked:
-                self.asked[-1].closed.set()
+            if self.requests:
+                self.requests[-1].closed.set()
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _read(self, reader: asyncio.StreamReader) -> Asked | None:
+    async def _read(self, reader: asyncio.StreamReader) -> VendorRequest | None:
         head = await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b""
         if not head:
             return None
@@ -98,12 +98,12 @@ class FakeVendor:
                 body += await reader.readexactly(size)
                 await reader.readline()
             await reader.readline()
-        return Asked(method, path, headers, body)
+        return VendorRequest(method, path, headers, body)
 
     async def _send(
         self,
-        answer: Answer,
-        asked: Asked,
+        answer: VendorAnswer,
+        asked: VendorRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -132,7 +132,7 @@ class FakeVendor:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
-    async def _watch(self, reader: asyncio.StreamReader, asked: Asked) -> None:
+    async def _watch(self, reader: asyncio.StreamReader, asked: VendorRequest) -> None:
         """Until the client hangs up."""
         while await reader.read(1024):
             pass
@@ -145,7 +145,7 @@ class FakeVendor:
 
 
 @asynccontextmanager
-async def vendor(respond: Respond | list[Answer]) -> AsyncIterator[FakeVendor]:
+async def run_vendor(respond: Respond | list[VendorAnswer]) -> AsyncIterator[FakeVendor]:
     fake = FakeVendor(respond)
     server = await asyncio.start_server(fake._start, "127.0.0.1", 0)
     fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -158,5 +158,5 @@ async def vendor(respond: Respond | list[Answer]) -> AsyncIterator[FakeVendor]:
         await asyncio.gather(*fake._handlers, return_exceptions=True)
 
 
-def in_pieces(data: bytes, size: int) -> list[bytes]:
+def split_pieces(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]

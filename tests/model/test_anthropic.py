@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     HttpClient,
@@ -23,14 +22,15 @@ from crabtalk.model import (
     Message,
     ModelInfo,
     Request,
-    Retry,
+    ResponseAssembler,
+    RetryPolicy,
     Tool,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
-from crabtalk.model.anthropic import AnthropicDialect, generation
-from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+from crabtalk.model.anthropic import AnthropicDialect, parse_generation
+from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 # Its SDK takes longer to load than all tests here but those it is a witness in.
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ HI = Request(model=MODEL, messages=(Message(role="user", text="hi"),))
 CACHED = {"type": "ephemeral"}
 
 
-def sse(*documents: dict[str, Any], end: str = "\n") -> bytes:
+def encode_sse(*documents: dict[str, Any], end: str = "\n") -> bytes:
     return "".join(
         f"event: {d['type']}{end}data: {json.dumps(d, ensure_ascii=False)}{end}{end}"
         for d in documents
     ).encode()
 
 
-def start(**usage: object) -> dict[str, Any]:
+def build_message_start(**usage: object) -> dict[str, Any]:
     return {
         "type": "message_start",
         "message": {
@@ -66,19 +66,19 @@ def start(**usage: object) -> dict[str, Any]:
     }
 
 
-def opened(index: int, **block: object) -> dict[str, Any]:
+def build_block_start(index: int, **block: object) -> dict[str, Any]:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def delta(index: int, kind: str, **fields: object) -> dict[str, Any]:
+def build_block_delta(index: int, kind: str, **fields: object) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **fields}}
 
 
-def closed(index: int) -> dict[str, Any]:
+def build_block_stop(index: int) -> dict[str, Any]:
     return {"type": "content_block_stop", "index": index}
 
 
-def finished(reason: str | None = "end_turn", **usage: object) -> dict[str, Any]:
+def build_message_delta(reason: str | None = "end_turn", **usage: object) -> dict[str, Any]:
     return {
         "type": "message_delta",
         "delta": {"stop_reason": reason, "stop_sequence": None},
@@ -90,40 +90,40 @@ PING: dict[str, Any] = {"type": "ping"}
 STOP: dict[str, Any] = {"type": "message_stop"}
 
 
-def saying(*texts: str) -> list[dict[str, Any]]:
-    deltas = [delta(0, "text_delta", text=text) for text in texts]
-    return [opened(0, type="text", text=""), *deltas, closed(0)]
+def build_text_block(*texts: str) -> list[dict[str, Any]]:
+    deltas = [build_block_delta(0, "text_delta", text=text) for text in texts]
+    return [build_block_start(0, type="text", text=""), *deltas, build_block_stop(0)]
 
 
-TEXT = sse(start(), *saying("Hello"), finished(), STOP)
+TEXT = encode_sse(build_message_start(), *build_text_block("Hello"), build_message_delta(), STOP)
 
 # Claude thinks, partly in secret, speaks, and calls three tools: arguments in fragments, arguments
 # in one empty fragment, and none at all.
-FULL = sse(
-    start(cache_read_input_tokens=16, cache_creation_input_tokens=2),
-    opened(0, type="thinking", thinking="", signature=""),
+FULL = encode_sse(
+    build_message_start(cache_read_input_tokens=16, cache_creation_input_tokens=2),
+    build_block_start(0, type="thinking", thinking="", signature=""),
     PING,
-    delta(0, "thinking_delta", thinking="Hm, "),
-    delta(0, "thinking_delta", thinking="über 🦀"),
-    delta(0, "signature_delta", signature="c2ln"),
-    closed(0),
-    opened(1, type="redacted_thinking", data="c2VjcmV0"),
-    closed(1),
-    opened(2, type="text", text=""),
-    delta(2, "text_delta", text="Sure"),
-    delta(2, "text_delta", text=", 日本"),
-    closed(2),
-    opened(3, type="tool_use", id="toolu_a", name="bash", input={}),
-    delta(3, "input_json_delta", partial_json=""),
-    delta(3, "input_json_delta", partial_json='{"comm'),
-    delta(3, "input_json_delta", partial_json='and":"ls"}'),
-    closed(3),
-    opened(4, type="tool_use", id="toolu_b", name="read", input={}),
-    delta(4, "input_json_delta", partial_json=""),
-    closed(4),
-    opened(5, type="tool_use", id="toolu_c", name="list", input={}),
-    closed(5),
-    finished("tool_use", output_tokens_details={"thinking_tokens": 3}),
+    build_block_delta(0, "thinking_delta", thinking="Hm, "),
+    build_block_delta(0, "thinking_delta", thinking="über 🦀"),
+    build_block_delta(0, "signature_delta", signature="c2ln"),
+    build_block_stop(0),
+    build_block_start(1, type="redacted_thinking", data="c2VjcmV0"),
+    build_block_stop(1),
+    build_block_start(2, type="text", text=""),
+    build_block_delta(2, "text_delta", text="Sure"),
+    build_block_delta(2, "text_delta", text=", 日本"),
+    build_block_stop(2),
+    build_block_start(3, type="tool_use", id="toolu_a", name="bash", input={}),
+    build_block_delta(3, "input_json_delta", partial_json=""),
+    build_block_delta(3, "input_json_delta", partial_json='{"comm'),
+    build_block_delta(3, "input_json_delta", partial_json='and":"ls"}'),
+    build_block_stop(3),
+    build_block_start(4, type="tool_use", id="toolu_b", name="read", input={}),
+    build_block_delta(4, "input_json_delta", partial_json=""),
+    build_block_stop(4),
+    build_block_start(5, type="tool_use", id="toolu_c", name="list", input={}),
+    build_block_stop(5),
+    build_message_delta("tool_use", output_tokens_details={"thinking_tokens": 3}),
     STOP,
 )
 THOUGHT = {"type": "thinking", "thinking": "Hm, über 🦀", "signature": "c2ln"}
@@ -152,21 +152,21 @@ FULL_USAGE = Usage(prompt=22, completion=7, total=29, cache_hit=16, cache_miss=6
 
 
 @asynccontextmanager
-async def provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpProvider]:
+async def open_provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpProvider]:
     http = HttpClient()
     dialect = AnthropicDialect("test", base=fake.url, api_key="sk-ant-secret")
     try:
-        yield HttpProvider(dialect, http, retry=Retry(max_retries=retries, backoff=0.001))
+        yield HttpProvider(dialect, http, retry=RetryPolicy(max_retries=retries, backoff=0.001))
     finally:
         await http.close()
 
 
-async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+async def collect_chunks(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
     return [chunk async for chunk in provider.stream(request)]
 
 
-def put_together(chunks: list[Chunk]) -> Assembler:
-    assembler = Assembler()
+def assemble_chunks(chunks: list[Chunk]) -> ResponseAssembler:
+    assembler = ResponseAssembler()
     for chunk in chunks:
         assembler.add(chunk)
     return assembler
@@ -175,8 +175,8 @@ def put_together(chunks: list[Chunk]) -> Assembler:
 DIALECT = AnthropicDialect("test")
 
 
-def decoded(pieces: list[bytes]) -> list[Chunk]:
-    decoder = DIALECT.decoder(HI)
+def decode_pieces(pieces: list[bytes]) -> list[Chunk]:
+    decoder = DIALECT.create_decoder(HI)
     chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
     return chunks + decoder.end()
 
@@ -187,21 +187,24 @@ def decoded(pieces: list[bytes]) -> list[Chunk]:
 @pytest.mark.req("model.backend.anthropic")
 @pytest.mark.req("model.stream")
 async def test_text_thinking_calls_usage_and_finish_are_read() -> None:
-    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert whole.message() == FULL_MESSAGE
+    async with (
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
+        open_provider(fake) as model,
+    ):
+        whole = assemble_chunks(await collect_chunks(model))
+    assert whole.build_message() == FULL_MESSAGE
     assert whole.finish == "tool_calls"
     assert whole.usage == FULL_USAGE
 
 
 async def test_a_complete_answer_is_the_stream_put_together() -> None:
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
     assert response.usage == FULL_USAGE
 
 
-async def sdk_reads(fake: FakeVendor) -> "anthropic.types.Message":
+async def read_with_sdk(fake: FakeVendor) -> "anthropic.types.Message":
     """A model nobody knows: for those it knows, the SDK may warn that their time is up."""
     import anthropic
 
@@ -220,9 +223,9 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> 
     """If it did not, the fake would not be honest."""
     import anthropic
 
-    async with vendor([Answer(in_pieces(FULL, size))]) as fake:
-        message = await sdk_reads(fake)
-    assert (fake.asked[0].method, fake.asked[0].path) == ("POST", "/v1/messages")
+    async with run_vendor([VendorAnswer(split_pieces(FULL, size))]) as fake:
+        message = await read_with_sdk(fake)
+    assert (fake.requests[0].method, fake.requests[0].path) == ("POST", "/v1/messages")
     thought, redacted, text, *calls = message.content
     assert isinstance(thought, anthropic.types.ThinkingBlock)
     assert {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature} == (
@@ -249,13 +252,13 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer.of_json(
+        VendorAnswer.from_json(
             {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, 529
         ),
-        Answer(
+        VendorAnswer(
             [
-                sse(
-                    start(),
+                encode_sse(
+                    build_message_start(),
                     {"type": "error", "error": {"type": "api_error", "message": "Overloaded"}},
                 )
             ]
@@ -263,14 +266,14 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> 
     ],
     ids=["status", "stream"],
 )
-async def test_the_vendors_sdk_finds_the_same_errors(answer: Answer) -> None:
+async def test_the_vendors_sdk_finds_the_same_errors(answer: VendorAnswer) -> None:
     import anthropic
 
-    async with vendor(lambda _: answer) as fake, provider(fake, retries=0) as model:
+    async with run_vendor(lambda _: answer) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
-            await sdk_reads(fake)
+            await read_with_sdk(fake)
         with pytest.raises(ApiError, match="Overloaded"):
-            await chunks_of(model)
+            await collect_chunks(model)
 
 
 @pytest.mark.req("model.stream.any_split")
@@ -278,131 +281,142 @@ async def test_the_vendors_sdk_finds_the_same_errors(answer: Answer) -> None:
 def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FULL)]
     pieces = [FULL[a:b] for a, b in pairwise(edges)]
-    assert decoded(pieces) == decoded([FULL])
+    assert decode_pieces(pieces) == decode_pieces([FULL])
 
 
 def test_every_single_byte_on_its_own_gives_the_same_chunks() -> None:
-    assert decoded(in_pieces(FULL, 1)) == decoded([FULL])
+    assert decode_pieces(split_pieces(FULL, 1)) == decode_pieces([FULL])
 
 
 @pytest.mark.req("faults.model.complete")
 @pytest.mark.parametrize("cut", [True, False])
-@pytest.mark.parametrize("length", [0, 1, 10, 30, len(sse(STOP)) - 6])
+@pytest.mark.parametrize("length", [0, 1, 10, 30, len(encode_sse(STOP)) - 6])
 async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
     length: int, cut: bool
 ) -> None:
-    body = sse(start(), *saying("a"), finished())
-    answer = Answer([body, sse(STOP)[:length]], cut=cut)
-    async with vendor([answer]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert (whole.message().text, whole.finish) == ("a", "stop")
+    body = encode_sse(build_message_start(), *build_text_block("a"), build_message_delta())
+    answer = VendorAnswer([body, encode_sse(STOP)[:length]], cut=cut)
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
+        whole = assemble_chunks(await collect_chunks(model))
+    assert (whole.build_message().text, whole.finish) == ("a", "stop")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_pings_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (
         f": keep-alive{end}{end}".encode()
-        + sse(start(), opened(0, type="text", text=""), PING, end=end)
+        + encode_sse(
+            build_message_start(), build_block_start(0, type="text", text=""), PING, end=end
+        )
         + f"id: 7{end}retry: 10{end}: ping{end}".encode()
-        + sse(delta(0, "text_delta", text="ä"), PING, delta(0, "text_delta", text="b"), end=end)
-        + sse(closed(0), finished(), STOP, end=end)
+        + encode_sse(
+            build_block_delta(0, "text_delta", text="ä"),
+            PING,
+            build_block_delta(0, "text_delta", text="b"),
+            end=end,
+        )
+        + encode_sse(build_block_stop(0), build_message_delta(), STOP, end=end)
     )
     for size in (1, 2, 3, 1000):
-        assert put_together(decoded(in_pieces(noisy, size))).message().text == "äb"
+        assert (
+            assemble_chunks(decode_pieces(split_pieces(noisy, size))).build_message().text == "äb"
+        )
 
 
 def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
-    assert put_together(decoded([TEXT.rstrip(b"\n")])).message().text == "Hello"
+    assert assemble_chunks(decode_pieces([TEXT.rstrip(b"\n")])).build_message().text == "Hello"
 
 
 def test_a_server_that_does_not_name_its_events_is_understood() -> None:
     lines = [line for line in FULL.split(b"\n") if not line.startswith(b"event:")]
-    assert put_together(decoded([b"\n".join(lines)])).message() == FULL_MESSAGE
+    assert assemble_chunks(decode_pieces([b"\n".join(lines)])).build_message() == FULL_MESSAGE
 
 
 def test_unknown_events_blocks_and_deltas_are_passed_over() -> None:
-    body = sse(
-        start(),
+    body = encode_sse(
+        build_message_start(),
         {"type": "message_weather", "sun": True},
-        opened(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
-        delta(0, "input_json_delta", partial_json='{"query":"crabs"}'),
-        closed(0),
-        opened(1, type="text", text=""),
-        delta(1, "text_delta", text="a"),
-        delta(1, "citations_delta", citation={}),
-        delta(1, "input_json_delta", partial_json="{}"),
-        delta(9, "text_delta", text="of no block"),
-        closed(1),
-        closed(9),
-        finished(),
+        build_block_start(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+        build_block_delta(0, "input_json_delta", partial_json='{"query":"crabs"}'),
+        build_block_stop(0),
+        build_block_start(1, type="text", text=""),
+        build_block_delta(1, "text_delta", text="a"),
+        build_block_delta(1, "citations_delta", citation={}),
+        build_block_delta(1, "input_json_delta", partial_json="{}"),
+        build_block_delta(9, "text_delta", text="of no block"),
+        build_block_stop(1),
+        build_block_stop(9),
+        build_message_delta(),
         STOP,
     )
     nonsense = b"event: telemetry\ndata: not even json\n\n"
-    whole = put_together(decoded([nonsense + body]))
-    assert whole.message() == Message(role="assistant", text="a")
+    whole = assemble_chunks(decode_pieces([nonsense + body]))
+    assert whole.build_message() == Message(role="assistant", text="a")
 
 
 def test_what_a_block_starts_with_counts() -> None:
-    body = sse(
-        start(),
-        opened(0, type="thinking", thinking="hm", signature="s"),
-        closed(0),
-        opened(1, type="text", text="a"),
-        delta(1, "text_delta", text="b"),
-        closed(1),
-        opened(2, type="tool_use", id="t", name="n", input={"a": 1}),
-        closed(2),
-        finished("tool_use"),
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(0, type="thinking", thinking="hm", signature="s"),
+        build_block_stop(0),
+        build_block_start(1, type="text", text="a"),
+        build_block_delta(1, "text_delta", text="b"),
+        build_block_stop(1),
+        build_block_start(2, type="tool_use", id="t", name="n", input={"a": 1}),
+        build_block_stop(2),
+        build_message_delta("tool_use"),
         STOP,
     )
-    message = put_together(decoded([body])).message()
+    message = assemble_chunks(decode_pieces([body])).build_message()
     assert (message.reasoning, message.text) == ("hm", "ab")
     assert message.tool_calls == (ToolCall(id="t", name="n", arguments='{"a":1}'),)
 
 
 def test_thinking_that_is_not_shown_is_kept_for_the_next_request() -> None:
-    body = sse(
-        start(),
-        opened(0, type="thinking", thinking="", signature=""),
-        delta(0, "signature_delta", signature="c2ln"),
-        closed(0),
-        *[{**event, "index": 1} for event in saying("a")],
-        finished(),
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(0, type="thinking", thinking="", signature=""),
+        build_block_delta(0, "signature_delta", signature="c2ln"),
+        build_block_stop(0),
+        *[{**event, "index": 1} for event in build_text_block("a")],
+        build_message_delta(),
         STOP,
     )
-    kept = put_together(decoded([body])).message().opaque["anthropic"]
+    kept = assemble_chunks(decode_pieces([body])).build_message().opaque["anthropic"]
     assert kept[0] == {"type": "thinking", "thinking": "", "signature": "c2ln"}
 
 
 def test_thinking_without_a_signature_is_shown_and_not_kept() -> None:
-    body = sse(
-        start(),
-        opened(0, type="thinking", thinking=""),
-        delta(0, "thinking_delta", thinking="hm"),
-        closed(0),
-        finished(),
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(0, type="thinking", thinking=""),
+        build_block_delta(0, "thinking_delta", thinking="hm"),
+        build_block_stop(0),
+        build_message_delta(),
         STOP,
     )
-    assert decoded([body])[0] == Chunk(reasoning="hm")
-    assert put_together(decoded([body])).message() == Message(role="assistant", reasoning="hm")
+    assert decode_pieces([body])[0] == Chunk(reasoning="hm")
+    assert assemble_chunks(decode_pieces([body])).build_message() == Message(
+        role="assistant", reasoning="hm"
+    )
 
 
 def test_an_answer_cut_off_after_its_thinking_has_kept_it() -> None:
-    decoder = DIALECT.decoder(HI)
+    decoder = DIALECT.create_decoder(HI)
     chunks = decoder.feed(FULL[: FULL.index(b"Sure")])
-    assert put_together(chunks).message().opaque["anthropic"][:2] == [THOUGHT, REDACTED]
+    assert assemble_chunks(chunks).build_message().opaque["anthropic"][:2] == [THOUGHT, REDACTED]
 
 
 def test_one_piece_of_a_call_is_one_chunk() -> None:
-    body = sse(
-        start(),
-        opened(1, type="tool_use", id="x", name="n", input={}),
-        delta(1, "input_json_delta", partial_json="{}"),
-        closed(1),
-        finished("tool_use"),
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(1, type="tool_use", id="x", name="n", input={}),
+        build_block_delta(1, "input_json_delta", partial_json="{}"),
+        build_block_stop(1),
+        build_message_delta("tool_use"),
         STOP,
     )
-    assert [chunk.tool_calls for chunk in decoded([body])] == [
+    assert [chunk.tool_calls for chunk in decode_pieces([body])] == [
         (ToolCallDelta(index=0, id="x", name="n"),),
         (ToolCallDelta(index=0, arguments="{}"),),
         (),
@@ -411,8 +425,8 @@ def test_one_piece_of_a_call_is_one_chunk() -> None:
 
 def test_no_chunk_comes_before_the_model_said_something() -> None:
     """A chunk ends the wait for the first token and forbids another try."""
-    opening = sse(start(), PING, opened(0, type="text", text=""))
-    assert DIALECT.decoder(HI).feed(opening) == []
+    opening = encode_sse(build_message_start(), PING, build_block_start(0, type="text", text=""))
+    assert DIALECT.create_decoder(HI).feed(opening) == []
 
 
 @pytest.mark.parametrize(
@@ -429,7 +443,16 @@ def test_no_chunk_comes_before_the_model_said_something() -> None:
     ],
 )
 def test_every_reason_to_stop_has_a_finish(reason: str, finish: str) -> None:
-    assert decoded([sse(start(), *saying("a"), finished(reason), STOP)])[-1].finish == finish
+    assert (
+        decode_pieces(
+            [
+                encode_sse(
+                    build_message_start(), *build_text_block("a"), build_message_delta(reason), STOP
+                )
+            ]
+        )[-1].finish
+        == finish
+    )
 
 
 @pytest.mark.parametrize(
@@ -456,8 +479,10 @@ def test_every_reason_to_stop_has_a_finish(reason: str, finish: str) -> None:
 def test_usage_counts_the_whole_prompt_and_knows_what_was_cached(
     first: dict[str, Any], last: dict[str, Any], usage: Usage
 ) -> None:
-    body = sse(start(**first), *saying("a"), finished(**last), STOP)
-    assert put_together(decoded([body])).usage == usage
+    body = encode_sse(
+        build_message_start(**first), *build_text_block("a"), build_message_delta(**last), STOP
+    )
+    assert assemble_chunks(decode_pieces([body])).usage == usage
 
 
 JSON = st.recursive(
@@ -499,7 +524,9 @@ def test_nonsense_in_the_right_form_is_an_answer_or_an_api_error(
     events: list[tuple[str, dict[str, object]]],
 ) -> None:
     try:
-        chunks = decoded([sse(*({**document, "type": kind} for kind, document in events))])
+        chunks = decode_pieces(
+            [encode_sse(*({**document, "type": kind} for kind, document in events))]
+        )
     except ApiError:
         return
     assert all(chunk != Chunk() for chunk in chunks)
@@ -508,20 +535,20 @@ def test_nonsense_in_the_right_form_is_an_answer_or_an_api_error(
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────
 
 
-def body_of(*messages: Message, dialect: AnthropicDialect = DIALECT, **fields: Any) -> Any:
+def build_body(*messages: Message, dialect: AnthropicDialect = DIALECT, **fields: Any) -> Any:
     request = Request(messages=messages, **{"model": MODEL, **fields})
-    return msgspec.json.decode(dialect.chat(request).body or b"")
+    return msgspec.json.decode(dialect.build_chat_request(request).body or b"")
 
 
-def user(text: str = "hi", *images: Image) -> Message:
+def build_user_message(text: str = "hi", *images: Image) -> Message:
     return Message(role="user", text=text, images=images)
 
 
-def result(call_id: str, text: str = "out", *, is_error: bool = False) -> Message:
+def build_tool_result(call_id: str, text: str = "out", *, is_error: bool = False) -> Message:
     return Message(role="tool", call_id=call_id, name="bash", text=text, is_error=is_error)
 
 
-def called(*ids: str, text: str = "", arguments: str = "{}") -> Message:
+def build_tool_calls(*ids: str, text: str = "", arguments: str = "{}") -> Message:
     calls = tuple(ToolCall(id=i, name="bash", arguments=arguments) for i in ids)
     return Message(role="assistant", text=text, tool_calls=calls)
 
@@ -533,7 +560,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
         messages=(
             Message(role="system", text="Be a crab."),
             Message(role="system", text="Be brief."),
-            user("look", Image("image/png", b"\x89PNG"), Image(url="https://x.test/a.jpg")),
+            build_user_message(
+                "look", Image("image/png", b"\x89PNG"), Image(url="https://x.test/a.jpg")
+            ),
             Message(
                 role="assistant",
                 text="I see",
@@ -543,12 +572,12 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
                     ToolCall(id="c2", name="bash", arguments=""),
                 ),
             ),
-            result("c1", "out", is_error=True),
-            result("c2", ""),
-            user("and?"),
+            build_tool_result("c1", "out", is_error=True),
+            build_tool_result("c2", ""),
+            build_user_message("and?"),
             Message(role="assistant", text="done", agent="twin"),
             Message(role="assistant", text="indeed"),
-            user("thanks"),
+            build_user_message("thanks"),
         ),
         tools=(
             Tool("bash", "Runs", {"type": "object", "properties": {"a": {"type": "integer"}}}),
@@ -558,9 +587,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
         max_tokens=10,
         temperature=0.5,
     )
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
-        await chunks_of(model, request)
-    (asked,) = fake.asked
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model, request)
+    (asked,) = fake.requests
     assert (asked.method, asked.path) == ("POST", "/v1/messages")
     assert asked.headers["x-api-key"] == "sk-ant-secret"
     assert asked.headers["anthropic-version"] == "2023-06-01"
@@ -639,9 +668,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
 
 
 async def test_a_plain_request_is_as_small_as_can_be() -> None:
-    async with vendor([Answer([TEXT])]) as fake, provider(fake) as model:
-        await chunks_of(model)
-    assert fake.asked[0].json == {
+    async with run_vendor([VendorAnswer([TEXT])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model)
+    assert fake.requests[0].json == {
         "model": MODEL,
         "max_tokens": 32_000,
         "messages": [
@@ -655,7 +684,13 @@ async def test_a_plain_request_is_as_small_as_can_be() -> None:
 
 
 def test_results_of_a_step_are_one_turn_and_come_before_what_was_said_meanwhile() -> None:
-    body = body_of(user(), called("a", "b"), result("a"), user("hurry"), result("b"))
+    body = build_body(
+        build_user_message(),
+        build_tool_calls("a", "b"),
+        build_tool_result("a"),
+        build_user_message("hurry"),
+        build_tool_result("b"),
+    )
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     last = body["messages"][-1]["content"]
     assert [block.get("tool_use_id") or block.get("text") for block in last] == ["a", "b", "hurry"]
@@ -663,13 +698,13 @@ def test_results_of_a_step_are_one_turn_and_come_before_what_was_said_meanwhile(
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
 def test_text_that_says_nothing_is_left_out(text: str) -> None:
-    body = body_of(
+    body = build_body(
         Message(role="system", text=text),
-        user("hi"),
+        build_user_message("hi"),
         Message(role="assistant", text=text),
-        user(text, Image(url="https://x.test/a.jpg")),
-        called("a", text=text),
-        result("a", text),
+        build_user_message(text, Image(url="https://x.test/a.jpg")),
+        build_tool_calls("a", text=text),
+        build_tool_result("a", text),
     )
     assert "system" not in body
     assert [[block["type"] for block in turn["content"]] for turn in body["messages"]] == [
@@ -682,7 +717,9 @@ def test_text_that_says_nothing_is_left_out(text: str) -> None:
 
 @pytest.mark.parametrize("arguments", ['{"comm', "[1]", "null", '"x"', "ls -l"])
 def test_arguments_that_are_no_object_go_back_as_the_text_they_are(arguments: str) -> None:
-    body = body_of(user(), called("a", arguments=arguments), result("a"))
+    body = build_body(
+        build_user_message(), build_tool_calls("a", arguments=arguments), build_tool_result("a")
+    )
     assert body["messages"][1]["content"][0]["input"] == {"invalid_arguments": arguments}
 
 
@@ -696,8 +733,11 @@ def test_arguments_that_are_no_object_go_back_as_the_text_they_are(arguments: st
     ],
 )
 def test_the_choice_of_tools_is_put_in_the_vendors_words(choice: str, sent: object) -> None:
-    assert body_of(user(), tools=(Tool("bash"),), tool_choice=choice)["tool_choice"] == sent
-    assert "tool_choice" not in body_of(user(), tool_choice=choice)
+    assert (
+        build_body(build_user_message(), tools=(Tool("bash"),), tool_choice=choice)["tool_choice"]
+        == sent
+    )
+    assert "tool_choice" not in build_body(build_user_message(), tool_choice=choice)
 
 
 @pytest.mark.parametrize(
@@ -707,8 +747,12 @@ def test_the_choice_of_tools_is_put_in_the_vendors_words(choice: str, sent: obje
 def test_a_model_that_thinks_is_not_forced_to_call(
     model: str, thinking: bool, choice: str, sent: str
 ) -> None:
-    body = body_of(
-        user(), tools=(Tool("bash"),), tool_choice=choice, model=model, thinking=thinking
+    body = build_body(
+        build_user_message(),
+        tools=(Tool("bash"),),
+        tool_choice=choice,
+        model=model,
+        thinking=thinking,
     )
     assert body["tool_choice"] == {"type": sent}
 
@@ -727,8 +771,8 @@ def test_a_model_that_thinks_is_not_forced_to_call(
     ],
 )
 def test_every_request_has_a_limit_its_model_allows(model: str, limit: int) -> None:
-    assert body_of(user(), model=model)["max_tokens"] == limit
-    assert body_of(user(), model=model, max_tokens=77)["max_tokens"] == 77
+    assert build_body(build_user_message(), model=model)["max_tokens"] == limit
+    assert build_body(build_user_message(), model=model, max_tokens=77)["max_tokens"] == 77
 
 
 @pytest.mark.parametrize(
@@ -746,7 +790,7 @@ def test_every_request_has_a_limit_its_model_allows(model: str, limit: int) -> N
     ],
 )
 def test_a_models_generation_is_in_its_name(model: str, born: tuple[int, int]) -> None:
-    assert generation(model) == born
+    assert parse_generation(model) == born
 
 
 @pytest.mark.parametrize(
@@ -756,7 +800,7 @@ def test_a_models_generation_is_in_its_name(model: str, born: tuple[int, int]) -
 def test_thinking_has_a_budget_that_leaves_room_for_an_answer(
     limit: int | None, sent: int, budget: int
 ) -> None:
-    body = body_of(user(), thinking=True, max_tokens=limit, temperature=0.5)
+    body = build_body(build_user_message(), thinking=True, max_tokens=limit, temperature=0.5)
     assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
     assert body["max_tokens"] == sent
     assert budget < sent
@@ -764,11 +808,13 @@ def test_thinking_has_a_budget_that_leaves_room_for_an_answer(
 
 
 def test_newer_models_set_their_budget_and_their_temperature_themselves() -> None:
-    body = body_of(user(), model=ADAPTIVE, thinking=True, max_tokens=10, temperature=0.5)
+    body = build_body(
+        build_user_message(), model=ADAPTIVE, thinking=True, max_tokens=10, temperature=0.5
+    )
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["max_tokens"] == 10
     assert "temperature" not in body
-    body = body_of(user(), model=ADAPTIVE, temperature=0.5)
+    body = build_body(build_user_message(), model=ADAPTIVE, temperature=0.5)
     assert "thinking" not in body
     assert "temperature" not in body
 
@@ -784,30 +830,40 @@ def test_newer_models_set_their_budget_and_their_temperature_themselves() -> Non
 )
 def test_a_base_may_end_in_v1_or_not(base: str, url: str) -> None:
     dialect = AnthropicDialect("x", base=base)
-    assert dialect.chat(HI).url == url
-    assert dialect.list_models().url == url.replace("messages", "models?limit=1000")
-    assert "x-api-key" not in dialect.headers()
+    assert dialect.build_chat_request(HI).url == url
+    assert dialect.build_models_request().url == url.replace("messages", "models?limit=1000")
+    assert "x-api-key" not in dialect.build_headers()
 
 
 # ── Caching ────────────────────────────────────────────────────────────────────────────────────
 
 
-def marks(value: object) -> int:
+def count_cache_marks(value: object) -> int:
     if isinstance(value, dict):
-        return ("cache_control" in value) + sum(marks(inner) for inner in value.values())
-    return sum(marks(inner) for inner in value) if isinstance(value, list) else 0
+        return ("cache_control" in value) + sum(
+            count_cache_marks(inner) for inner in value.values()
+        )
+    return sum(count_cache_marks(inner) for inner in value) if isinstance(value, list) else 0
 
 
 @pytest.mark.req("model.cache_hints")
 def test_the_stable_prefix_is_marked_in_four_places() -> None:
-    history = [m for n in range(5) for m in (user(f"q{n}"), called(f"c{n}"), result(f"c{n}"))]
-    body = body_of(
+    history = [
+        m
+        for n in range(5)
+        for m in (
+            build_user_message(f"q{n}"),
+            build_tool_calls(f"c{n}"),
+            build_tool_result(f"c{n}"),
+        )
+    ]
+    body = build_body(
         Message(role="system", text="a"),
         Message(role="system", text="b"),
         *history,
         tools=(Tool("x"), Tool("y")),
     )
-    assert marks(body) == 4
+    assert count_cache_marks(body) == 4
     assert body["system"][-1]["cache_control"] == CACHED
     assert body["tools"][-1]["cache_control"] == CACHED
     users = [turn for turn in body["messages"] if turn["role"] == "user"]
@@ -820,18 +876,24 @@ def test_the_stable_prefix_is_marked_in_four_places() -> None:
 
 @pytest.mark.req("model.cache_hints")
 def test_what_one_request_marks_last_the_next_one_marks_again() -> None:
-    before = [user("a"), called("c"), result("c", "found")]
-    after = [*before, Message(role="assistant", text="so"), user("b")]
-    first, second = body_of(*before), body_of(*after)
+    before = [build_user_message("a"), build_tool_calls("c"), build_tool_result("c", "found")]
+    after = [*before, Message(role="assistant", text="so"), build_user_message("b")]
+    first, second = build_body(*before), build_body(*after)
     assert first["messages"][2] == second["messages"][2]
-    assert marks(second["messages"][2]) == 1
+    assert count_cache_marks(second["messages"][2]) == 1
 
 
 def test_marking_leaves_the_callers_values_alone() -> None:
     tool = Tool("x", "", {"type": "object"})
     message = msgspec.structs.replace(FULL_MESSAGE)
     for _ in range(2):
-        body_of(user(), message, result("toolu_a"), tools=(tool,), thinking=True)
+        build_body(
+            build_user_message(),
+            message,
+            build_tool_result("toolu_a"),
+            tools=(tool,),
+            thinking=True,
+        )
     assert tool == Tool("x", "", {"type": "object"})
     assert message == FULL_MESSAGE
 
@@ -848,20 +910,25 @@ CALLS = [
     tool_use("toolu_b", "read"),
     tool_use("toolu_c", "list"),
 ]
-RESULTS = tuple(result(call.id) for call in FULL_MESSAGE.tool_calls)
+RESULTS = tuple(build_tool_result(call.id) for call in FULL_MESSAGE.tool_calls)
 
 
 @pytest.mark.req("model.backend.anthropic")
 @pytest.mark.parametrize("model_name", [MODEL, ADAPTIVE])
 async def test_thinking_travels_back_signed_and_before_the_calls(model_name: str) -> None:
-    ask = Request(model=model_name, messages=(user(),), thinking=True)
-    async with vendor([Answer([FULL]), Answer([TEXT])]) as fake, provider(fake) as model:
+    ask = Request(model=model_name, messages=(build_user_message(),), thinking=True)
+    async with (
+        run_vendor([VendorAnswer([FULL]), VendorAnswer([TEXT])]) as fake,
+        open_provider(fake) as model,
+    ):
         answer = (await model.complete(ask)).message
         stored = msgspec.json.decode(msgspec.json.encode(answer), type=Message)
         await model.complete(
-            Request(model=model_name, messages=(user(), stored, *RESULTS), thinking=True)
+            Request(
+                model=model_name, messages=(build_user_message(), stored, *RESULTS), thinking=True
+            )
         )
-    turns = fake.asked[1].json["messages"]
+    turns = fake.requests[1].json["messages"]
     assert turns[1] == {
         "role": "assistant",
         "content": [THOUGHT, REDACTED, {"type": "text", "text": "Sure, 日本"}, *CALLS],
@@ -871,38 +938,42 @@ async def test_thinking_travels_back_signed_and_before_the_calls(model_name: str
 
 @pytest.mark.req("model.sdk_agrees")
 async def test_what_goes_back_is_what_the_sdk_would_send_back() -> None:
-    async with vendor([Answer([FULL])]) as fake:
-        message = await sdk_reads(fake)
+    async with run_vendor([VendorAnswer([FULL])]) as fake:
+        message = await read_with_sdk(fake)
     theirs = [block.model_dump(exclude_none=True) for block in message.content]
-    ours = body_of(user(), FULL_MESSAGE, *RESULTS, thinking=True)["messages"][1]["content"]
+    ours = build_body(build_user_message(), FULL_MESSAGE, *RESULTS, thinking=True)["messages"][1][
+        "content"
+    ]
     assert ours == theirs
 
 
 def test_thinking_goes_back_to_where_it_was() -> None:
     """Newer models think between texts and calls, and check that nothing moved."""
-    body = sse(
-        start(),
-        opened(0, type="text", text=""),
-        delta(0, "text_delta", text="One."),
-        closed(0),
-        opened(1, type="thinking", thinking="", signature=""),
-        delta(1, "signature_delta", signature="c2ln"),
-        closed(1),
-        opened(2, type="text", text=""),
-        delta(2, "text_delta", text="Two."),
-        closed(2),
-        opened(3, type="tool_use", id="a", name="bash", input={}),
-        closed(3),
-        opened(4, type="redacted_thinking", data="c2VjcmV0"),
-        closed(4),
-        opened(5, type="tool_use", id="b", name="bash", input={}),
-        closed(5),
-        finished("tool_use"),
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(0, type="text", text=""),
+        build_block_delta(0, "text_delta", text="One."),
+        build_block_stop(0),
+        build_block_start(1, type="thinking", thinking="", signature=""),
+        build_block_delta(1, "signature_delta", signature="c2ln"),
+        build_block_stop(1),
+        build_block_start(2, type="text", text=""),
+        build_block_delta(2, "text_delta", text="Two."),
+        build_block_stop(2),
+        build_block_start(3, type="tool_use", id="a", name="bash", input={}),
+        build_block_stop(3),
+        build_block_start(4, type="redacted_thinking", data="c2VjcmV0"),
+        build_block_stop(4),
+        build_block_start(5, type="tool_use", id="b", name="bash", input={}),
+        build_block_stop(5),
+        build_message_delta("tool_use"),
         STOP,
     )
-    answer = put_together(decoded([body])).message()
+    answer = assemble_chunks(decode_pieces([body])).build_message()
     assert answer.text == "One.Two."
-    sent = body_of(user(), answer, result("a"), result("b"), model=BOUND)["messages"][1]
+    sent = build_body(
+        build_user_message(), answer, build_tool_result("a"), build_tool_result("b"), model=BOUND
+    )["messages"][1]
     assert sent["content"] == [
         {"type": "text", "text": "One."},
         {"type": "thinking", "thinking": "", "signature": "c2ln"},
@@ -917,33 +988,48 @@ def test_thinking_of_a_message_that_changed_comes_first() -> None:
     changed = msgspec.structs.replace(
         FULL_MESSAGE, text="Sure", tool_calls=FULL_MESSAGE.tool_calls[:1]
     )
-    sent = body_of(user(), changed, RESULTS[0], thinking=True)["messages"][1]["content"]
+    sent = build_body(build_user_message(), changed, RESULTS[0], thinking=True)["messages"][1][
+        "content"
+    ]
     assert sent == [THOUGHT, REDACTED, {"type": "text", "text": "Sure"}, CALLS[0]]
 
 
 def test_thinking_stays_here_when_thinking_is_off() -> None:
-    sent = body_of(user(), FULL_MESSAGE, *RESULTS)["messages"][1]["content"]
+    sent = build_body(build_user_message(), FULL_MESSAGE, *RESULTS)["messages"][1]["content"]
     assert sent == [{"type": "text", "text": "Sure, 日本"}, *CALLS]
 
 
 def test_thinking_goes_back_to_models_that_think_unasked() -> None:
-    sent = body_of(user(), FULL_MESSAGE, *RESULTS, model=BOUND)["messages"][1]["content"]
+    sent = build_body(build_user_message(), FULL_MESSAGE, *RESULTS, model=BOUND)["messages"][1][
+        "content"
+    ]
     assert sent[:2] == [THOUGHT, REDACTED]
 
 
 def test_a_turn_that_began_without_thinking_goes_on_without() -> None:
     """The API refuses the other thing: calls that another model made have no thinking before."""
-    under_way = (user(), called("a"), result("a"), user("hurry"))
-    assert "thinking" not in body_of(*under_way, thinking=True, temperature=0.5)
-    assert body_of(*under_way, thinking=True, temperature=0.5)["temperature"] == 0.5
-    assert "thinking" in body_of(*under_way, thinking=True, model=ADAPTIVE)
-    over = (*under_way[:3], Message(role="assistant", text="done"), user("next"))
-    assert "thinking" in body_of(*over, thinking=True)
-    began = (user(), FULL_MESSAGE, *RESULTS, called("a"), result("a"))
-    assert "thinking" in body_of(*began, thinking=True)
+    under_way = (
+        build_user_message(),
+        build_tool_calls("a"),
+        build_tool_result("a"),
+        build_user_message("hurry"),
+    )
+    assert "thinking" not in build_body(*under_way, thinking=True, temperature=0.5)
+    assert build_body(*under_way, thinking=True, temperature=0.5)["temperature"] == 0.5
+    assert "thinking" in build_body(*under_way, thinking=True, model=ADAPTIVE)
+    over = (*under_way[:3], Message(role="assistant", text="done"), build_user_message("next"))
+    assert "thinking" in build_body(*over, thinking=True)
+    began = (
+        build_user_message(),
+        FULL_MESSAGE,
+        *RESULTS,
+        build_tool_calls("a"),
+        build_tool_result("a"),
+    )
+    assert "thinking" in build_body(*began, thinking=True)
 
 
-UNBOUND = Answer.of_json(
+UNBOUND = VendorAnswer.from_json(
     {
         "type": "error",
         "error": {
@@ -961,16 +1047,18 @@ UNBOUND = Answer.of_json(
 async def test_a_history_that_was_changed_is_sent_again_without_its_old_thinking(
     thinking: bool,
 ) -> None:
-    request = Request(model=BOUND, messages=(user(), FULL_MESSAGE, *RESULTS), thinking=thinking)
+    request = Request(
+        model=BOUND, messages=(build_user_message(), FULL_MESSAGE, *RESULTS), thinking=thinking
+    )
     async with (
-        vendor([UNBOUND, Answer([TEXT]), Answer([TEXT]), UNBOUND]) as fake,
-        provider(fake, retries=0) as model,
+        run_vendor([UNBOUND, VendorAnswer([TEXT]), VendorAnswer([TEXT]), UNBOUND]) as fake,
+        open_provider(fake, retries=0) as model,
     ):
-        await chunks_of(model, request)
-        await chunks_of(model, HI)
+        await collect_chunks(model, request)
+        await collect_chunks(model, HI)
         with pytest.raises(ApiError, match="different conversation"):
-            await chunks_of(model, request)
-    first, second, other, _ = fake.asked
+            await collect_chunks(model, request)
+    first, second, other, _ = fake.requests
     assert "anthropic-beta" not in first.headers
     assert second.headers["anthropic-beta"] == "thinking-binding-controls-2026-08-01"
     assert second.json["thinking"]["type"] == "adaptive"
@@ -993,14 +1081,14 @@ async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
         "first_id": "claude-next",
         "last_id": "claude-haiku-4-5",
     }
-    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer.from_json(listing)]) as fake, open_provider(fake) as model:
         assert await model.models() == [
             ModelInfo("claude-next", 3_000_000),
             ModelInfo("claude-haiku-4-5"),
         ]
         assert model.context_limit("claude-next") == 3_000_000
         assert model.context_limit("claude-haiku-4-5") == 200_000
-    (asked,) = fake.asked
+    (asked,) = fake.requests
     assert (asked.method, asked.path) == ("GET", "/v1/models?limit=1000")
     assert asked.headers["x-api-key"] == "sk-ant-secret"
     assert asked.headers["anthropic-version"] == "2023-06-01"
@@ -1008,7 +1096,7 @@ async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b'{"data": 1}', b"<html>"])
 async def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
-    async with vendor([Answer([body])]) as fake, provider(fake, retries=0) as model:
+    async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError) as caught:
             await model.models()
     assert caught.value.kind is ErrorKind.PROTOCOL
@@ -1033,10 +1121,10 @@ def test_the_context_of_known_families_is_known_without_asking(
 # ── Failing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def failure(*answers: Answer) -> ApiError:
-    async with vendor(list(answers)) as fake, provider(fake, retries=0) as model:
+async def catch_failure(*answers: VendorAnswer) -> ApiError:
+    async with run_vendor(list(answers)) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError) as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
     return caught.value
 
 
@@ -1075,7 +1163,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
         "error": {"type": code, "message": message},
         "request_id": "req_1",
     }
-    caught = await failure(Answer.of_json(body, status, retry_after="7"))
+    caught = await catch_failure(VendorAnswer.from_json(body, status, retry_after="7"))
     assert caught.kind is ErrorKind(kind)
     assert caught.message == message
     assert caught.status == status
@@ -1094,28 +1182,44 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     ],
 )
 async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
-    caught = await failure(Answer([body], 502, "application/json"))
+    caught = await catch_failure(VendorAnswer([body], 502, "application/json"))
     assert caught.message == sentence
     assert caught.kind is ErrorKind.SERVER
 
 
-def broken(code: str, message: str) -> bytes:
+def encode_broken_stream(code: str, message: str) -> bytes:
     error = {"type": "error", "error": {"type": code, "message": message}}
-    return sse(start(), *saying("a"), error)
+    return encode_sse(build_message_start(), *build_text_block("a"), error)
 
 
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        (broken("overloaded_error", "Overloaded"), "overloaded", "Overloaded"),
-        (broken("api_error", "Internal server error"), "server", "Internal server error"),
-        (broken("rate_limit_error", "slow down"), "rate_limit", "slow down"),
-        (broken("invalid_request_error", "no"), "invalid", "no"),
-        (broken("invalid_request_error", "prompt is too long"), "context", "prompt is too long"),
-        (broken("an_error_of_tomorrow", "boom"), "server", "boom"),
+        (encode_broken_stream("overloaded_error", "Overloaded"), "overloaded", "Overloaded"),
+        (
+            encode_broken_stream("api_error", "Internal server error"),
+            "server",
+            "Internal server error",
+        ),
+        (encode_broken_stream("rate_limit_error", "slow down"), "rate_limit", "slow down"),
+        (encode_broken_stream("invalid_request_error", "no"), "invalid", "no"),
+        (
+            encode_broken_stream("invalid_request_error", "prompt is too long"),
+            "context",
+            "prompt is too long",
+        ),
+        (encode_broken_stream("an_error_of_tomorrow", "boom"), "server", "boom"),
         (b"event: error\ndata: {}\n\n", "server", "mid-answer"),
-        (sse(start(), *saying("a")), "connection", "before the answer did"),
-        (sse(start(), *saying("a"), finished(None)), "connection", "before the answer did"),
+        (
+            encode_sse(build_message_start(), *build_text_block("a")),
+            "connection",
+            "before the answer did",
+        ),
+        (
+            encode_sse(build_message_start(), *build_text_block("a"), build_message_delta(None)),
+            "connection",
+            "before the answer did",
+        ),
         (b"", "connection", "before the answer did"),
         (b"event: message_start\ndata: {not json}\n\n", "protocol", "not JSON"),
         (b'event: message_start\ndata: {"type": "mess\n\n', "protocol", "not JSON"),
@@ -1123,36 +1227,44 @@ def broken(code: str, message: str) -> bytes:
     ],
 )
 async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
-    caught = await failure(Answer([body]))
+    caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
 
 async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
-    caught = await failure(Answer([sse(start(), *saying("a"))], cut=True))
+    caught = await catch_failure(
+        VendorAnswer([encode_sse(build_message_start(), *build_text_block("a"))], cut=True)
+    )
     assert caught.kind is ErrorKind.CONNECTION
     assert "mid-answer" in caught.message
 
 
 async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
-    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    caught = await catch_failure(VendorAnswer([b"<html>log in</html>"], content_type="text/html"))
     assert caught.kind is ErrorKind.PROTOCOL
     assert "check base_url" in caught.message
 
 
 async def test_a_tool_call_without_an_id_is_an_error() -> None:
-    body = sse(start(), opened(0, type="tool_use", name="bash"), closed(0), finished(), STOP)
-    async with vendor([Answer([body])]) as fake, provider(fake, retries=0) as model:
+    body = encode_sse(
+        build_message_start(),
+        build_block_start(0, type="tool_use", name="bash"),
+        build_block_stop(0),
+        build_message_delta(),
+        STOP,
+    )
+    async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError, match=r"called a tool \(bash\) without an id"):
             await model.complete(HI)
 
 
 async def test_an_overload_right_after_the_beginning_is_tried_again() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    answers = [Answer([sse(start(), PING, error)]), Answer([TEXT])]
-    async with vendor(answers) as fake, provider(fake) as model:
-        assert put_together(await chunks_of(model)).message().text == "Hello"
-    assert len(fake.asked) == 2
+    answers = [VendorAnswer([encode_sse(build_message_start(), PING, error)]), VendorAnswer([TEXT])]
+    async with run_vendor(answers) as fake, open_provider(fake) as model:
+        assert assemble_chunks(await collect_chunks(model)).build_message().text == "Hello"
+    assert len(fake.requests) == 2
 
 
 # ── Live ───────────────────────────────────────────────────────────────────────────────────────
@@ -1170,14 +1282,16 @@ async def test_the_real_api_thinks_calls_a_tool_and_takes_its_thinking_back() ->
         tool = Tool("measure", "Reads the thermometer")
         request = Request(
             model=name,
-            messages=(user("Call the tool `measure` once, then say what it returned."),),
+            messages=(
+                build_user_message("Call the tool `measure` once, then say what it returned."),
+            ),
             tools=(tool,),
             thinking=True,
             max_tokens=4_000,
         )
         first = await model.complete(request)
         assert first.finish == "tool_calls"
-        answers = tuple(result(call.id, "42") for call in first.message.tool_calls)
+        answers = tuple(build_tool_result(call.id, "42") for call in first.message.tool_calls)
         messages = (*request.messages, first.message, *answers)
         second = await model.complete(msgspec.structs.replace(request, messages=messages))
         assert "42" in second.message.text

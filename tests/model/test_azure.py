@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     HttpClient,
@@ -24,29 +23,30 @@ from crabtalk.model import (
     Message,
     ModelInfo,
     Request,
-    Retry,
+    ResponseAssembler,
+    RetryPolicy,
     Tool,
     ToolCall,
     Usage,
 )
 from crabtalk.model.azure import DEFAULT_API_VERSION, AzureDialect
-from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 HI = Request(model="my gpt", messages=(Message(role="user", text="hi"),))
 SAFE = {"hate": {"filtered": False, "severity": "safe"}}
 
 
-def sse(*documents: object, done: bool = True) -> bytes:
+def encode_sse(*documents: object, done: bool = True) -> bytes:
     lines = [f"data: {json.dumps(d, ensure_ascii=False)}\n\n" for d in documents]
     return "".join([*lines, "data: [DONE]\n\n" if done else ""]).encode()
 
 
-def delta(finish: str | None = None, **fields: object) -> dict[str, object]:
+def build_delta(finish: str | None = None, **fields: object) -> dict[str, object]:
     choice = {"index": 0, "delta": fields, "finish_reason": finish, "content_filter_results": SAFE}
-    return envelope(choices=[choice])
+    return build_envelope(choices=[choice])
 
 
-def envelope(**fields: object) -> dict[str, object]:
+def build_envelope(**fields: object) -> dict[str, object]:
     start = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000}
     return {**start, "model": "gpt-4o-2024-11-20", "system_fingerprint": "fp_1", **fields}
 
@@ -61,7 +61,7 @@ FILTERS = {
     "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": SAFE}],
 }
 # With its filter running behind the model, Azure reports on it in chunks without a delta.
-ASYNC_FILTER = envelope(
+ASYNC_FILTER = build_envelope(
     choices=[
         {
             "index": 0,
@@ -71,7 +71,7 @@ ASYNC_FILTER = envelope(
         }
     ]
 )
-USAGE = envelope(
+USAGE = build_envelope(
     choices=[],
     usage={
         "prompt_tokens": 20,
@@ -83,23 +83,25 @@ USAGE = envelope(
 )
 
 
-def call(index: int, arguments: str, **fields: object) -> dict[str, object]:
+def build_call(index: int, arguments: str, **fields: object) -> dict[str, object]:
     start = {"type": "function"} if fields else {}
     function = {key: value for key, value in fields.items() if key == "name"}
     ids = {key: value for key, value in fields.items() if key == "id"}
     return {"index": index, **ids, **start, "function": {**function, "arguments": arguments}}
 
 
-FULL = sse(
+FULL = encode_sse(
     FILTERS,
-    delta(role="assistant", content=""),
-    delta(content="Sure"),
+    build_delta(role="assistant", content=""),
+    build_delta(content="Sure"),
     ASYNC_FILTER,
-    delta(content=", 日本"),
-    delta(tool_calls=[call(0, "", id="call_a", name="bash")]),
-    delta(tool_calls=[call(0, '{"comm')]),
-    delta(tool_calls=[call(1, "{}", id="call_b", name="read"), call(0, 'and":"ls"}')]),
-    delta(finish="tool_calls"),
+    build_delta(content=", 日本"),
+    build_delta(tool_calls=[build_call(0, "", id="call_a", name="bash")]),
+    build_delta(tool_calls=[build_call(0, '{"comm')]),
+    build_delta(
+        tool_calls=[build_call(1, "{}", id="call_b", name="read"), build_call(0, 'and":"ls"}')]
+    ),
+    build_delta(finish="tool_calls"),
     USAGE,
 )
 FULL_MESSAGE = Message(
@@ -113,26 +115,26 @@ FULL_MESSAGE = Message(
 
 
 @asynccontextmanager
-async def provider(
+async def open_provider(
     fake: FakeVendor, *, path: str = "", api_version: str = ""
 ) -> AsyncIterator[HttpProvider]:
     http = HttpClient()
     dialect = AzureDialect("az", base=fake.url + path, api_key="key", api_version=api_version)
     try:
-        yield HttpProvider(dialect, http, retry=Retry(max_retries=0))
+        yield HttpProvider(dialect, http, retry=RetryPolicy(max_retries=0))
     finally:
         await http.close()
 
 
-def put_together(chunks: list[Chunk]) -> Assembler:
-    assembler = Assembler()
+def assemble_chunks(chunks: list[Chunk]) -> ResponseAssembler:
+    assembler = ResponseAssembler()
     for chunk in chunks:
         assembler.add(chunk)
     return assembler
 
 
-def decoded(pieces: list[bytes]) -> list[Chunk]:
-    decoder = AzureDialect("az", base="https://x.openai.azure.com").decoder(HI)
+def decode_pieces(pieces: list[bytes]) -> list[Chunk]:
+    decoder = AzureDialect("az", base="https://x.openai.azure.com").create_decoder(HI)
     return [chunk for piece in pieces for chunk in decoder.feed(piece)] + decoder.end()
 
 
@@ -141,9 +143,12 @@ def decoded(pieces: list[bytes]) -> list[Chunk]:
 
 @pytest.mark.req("model.backend.azure")
 async def test_an_answer_is_read_past_the_filters_reports() -> None:
-    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
-        whole = put_together([chunk async for chunk in model.stream(HI)])
-    assert whole.message() == FULL_MESSAGE
+    async with (
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
+        open_provider(fake) as model,
+    ):
+        whole = assemble_chunks([chunk async for chunk in model.stream(HI)])
+    assert whole.build_message() == FULL_MESSAGE
     assert whole.finish == "tool_calls"
     assert whole.usage == Usage(
         prompt=20, completion=7, total=27, cache_hit=16, cache_miss=4, reasoning=3
@@ -152,15 +157,15 @@ async def test_an_answer_is_read_past_the_filters_reports() -> None:
 
 @pytest.mark.req("model.backend.azure")
 def test_the_report_on_the_prompt_is_no_chunk() -> None:
-    decoder = AzureDialect("az", base="https://x.openai.azure.com").decoder(HI)
-    assert decoder.feed(sse(FILTERS, ASYNC_FILTER, done=False)) == []
+    decoder = AzureDialect("az", base="https://x.openai.azure.com").create_decoder(HI)
+    assert decoder.feed(encode_sse(FILTERS, ASYNC_FILTER, done=False)) == []
 
 
 @pytest.mark.req("model.stream.any_split")
 @given(st.lists(st.integers(0, len(FULL)), max_size=20))
 def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FULL)]
-    assert decoded([FULL[a:b] for a, b in pairwise(edges)]) == decoded([FULL])
+    assert decode_pieces([FULL[a:b] for a, b in pairwise(edges)]) == decode_pieces([FULL])
 
 
 @pytest.mark.req("model.sdk_agrees")
@@ -169,7 +174,7 @@ async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool
     import openai  # takes longer to load than all the other tests here
 
     path = "/openai/v1" if v1 else ""
-    async with vendor(lambda _: Answer(in_pieces(FULL, 50))) as fake:
+    async with run_vendor(lambda _: VendorAnswer(split_pieces(FULL, 50))) as fake:
         client = (
             openai.AsyncOpenAI(
                 base_url=f"{fake.url}/openai/v1/", api_key="key", default_headers={"api-key": "key"}
@@ -179,8 +184,8 @@ async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool
                 azure_endpoint=fake.url, api_version=DEFAULT_API_VERSION, api_key="key"
             )
         )
-        async with client as sdk, provider(fake, path=path) as model:
-            whole = put_together([chunk async for chunk in model.stream(HI)])
+        async with client as sdk, open_provider(fake, path=path) as model:
+            whole = assemble_chunks([chunk async for chunk in model.stream(HI)])
             stream = await sdk.chat.completions.create(
                 model="my gpt",
                 messages=[{"role": "user", "content": "hi"}],
@@ -201,10 +206,10 @@ async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool
                         entry[0] += piece.id or ""
                         entry[1] += piece.function.name or ""
                         entry[2] += piece.function.arguments or ""
-    assert text == whole.message().text
-    assert tuple(ToolCall(*entry) for entry in calls.values()) == whole.message().tool_calls
+    assert text == whole.build_message().text
+    assert tuple(ToolCall(*entry) for entry in calls.values()) == whole.build_message().tool_calls
     assert total == whole.usage.total
-    ours, theirs = fake.asked
+    ours, theirs = fake.requests
     assert ours.method == theirs.method
     assert ours.path == theirs.path
     assert ours.json == theirs.json
@@ -255,16 +260,16 @@ def test_both_generations_of_addresses_are_spoken(
 ) -> None:
     dialect = AzureDialect("az", base=base, api_key="key", api_version=version)
     host = "/".join(base.split("/")[:3])
-    assert dialect.chat(HI).url == host + chat
-    assert dialect.list_models().url == host + models
-    assert dialect.list_models().method == "GET"
-    for call in (dialect.chat(HI), dialect.list_models()):
+    assert dialect.build_chat_request(HI).url == host + chat
+    assert dialect.build_models_request().url == host + models
+    assert dialect.build_models_request().method == "GET"
+    for call in (dialect.build_chat_request(HI), dialect.build_models_request()):
         assert call.headers["api-key"] == "key"
         assert "Authorization" not in call.headers
 
 
 def test_without_a_key_none_is_sent() -> None:
-    headers = AzureDialect("az", base="https://x.openai.azure.com").chat(HI).headers
+    headers = AzureDialect("az", base="https://x.openai.azure.com").build_chat_request(HI).headers
     assert not {"api-key", "Authorization"} & set(headers)
 
 
@@ -288,9 +293,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
         thinking=True,
         temperature=0.5,
     )
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         await model.complete(request)
-    assert fake.asked[0].json == {
+    assert fake.requests[0].json == {
         "model": "gpt-4o",
         "messages": [
             {"role": "system", "content": "Be a crab."},
@@ -347,17 +352,17 @@ async def test_models_are_listed() -> None:
             {"id": "o4-mini", "status": "succeeded"},
         ],
     }
-    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer.from_json(listing)]) as fake, open_provider(fake) as model:
         assert await model.models() == [ModelInfo("gpt-4o"), ModelInfo("o4-mini")]
         assert model.context_limit("gpt-4o") == 128_000
-    assert fake.asked[0].path == f"/openai/models?api-version={DEFAULT_API_VERSION}"
+    assert fake.requests[0].path == f"/openai/models?api-version={DEFAULT_API_VERSION}"
 
 
 # ── Failing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def failure(answer: Answer) -> ApiError:
-    async with vendor([answer]) as fake, provider(fake) as model:
+async def catch_failure(answer: VendorAnswer) -> ApiError:
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError) as caught:
             await model.complete(HI)
     return caught.value
@@ -403,7 +408,9 @@ CONTENT_FILTER = {
 async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     status: int, error: dict[str, object], kind: str
 ) -> None:
-    caught = await failure(Answer.of_json({"error": error}, status, retry_after_ms="7000"))
+    caught = await catch_failure(
+        VendorAnswer.from_json({"error": error}, status, retry_after_ms="7000")
+    )
     assert caught.kind is ErrorKind(kind)
     assert caught.message == error["message"]
     assert (caught.status, caught.provider, caught.retry_after) == (status, "az", 7.0)
@@ -411,7 +418,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
 
 async def test_the_gateways_own_shape_of_errors_is_read() -> None:
     body = {"statusCode": 401, "message": "Unauthorized. Access token is missing."}
-    caught = await failure(Answer.of_json(body, 401))
+    caught = await catch_failure(VendorAnswer.from_json(body, 401))
     assert caught.kind is ErrorKind.AUTH
     assert caught.message == "Unauthorized. Access token is missing."
 
@@ -419,26 +426,26 @@ async def test_the_gateways_own_shape_of_errors_is_read() -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        (sse(FILTERS, {"error": CONTENT_FILTER}), "filtered", "content management policy"),
-        (sse(FILTERS, {"error": {"message": "boom", "code": "x"}}), "server", "boom"),
-        (sse(FILTERS, done=False), "connection", "before the answer did"),
+        (encode_sse(FILTERS, {"error": CONTENT_FILTER}), "filtered", "content management policy"),
+        (encode_sse(FILTERS, {"error": {"message": "boom", "code": "x"}}), "server", "boom"),
+        (encode_sse(FILTERS, done=False), "connection", "before the answer did"),
         (b'data: {"choices": [', "protocol", "not JSON"),
     ],
 )
 async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
-    caught = await failure(Answer([body]))
+    caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
 
 async def test_an_answer_the_filter_cut_short_says_so() -> None:
-    body = sse(FILTERS, delta(content="a"), delta(finish="content_filter"))
-    async with vendor([Answer([body])]) as fake, provider(fake) as model:
+    body = encode_sse(FILTERS, build_delta(content="a"), build_delta(finish="content_filter"))
+    async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake) as model:
         assert (await model.complete(HI)).finish == "filtered"
 
 
 async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
-    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    caught = await catch_failure(VendorAnswer([b"<html>log in</html>"], content_type="text/html"))
     assert caught.kind is ErrorKind.PROTOCOL
 
 

@@ -31,7 +31,6 @@ from yarl import URL
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     HttpClient,
@@ -40,23 +39,24 @@ from crabtalk.model import (
     Message,
     ModelInfo,
     Request,
-    Retry,
+    ResponseAssembler,
+    RetryPolicy,
     Tool,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
-from crabtalk.model.bedrock import BedrockDialect, credentials_from, region_from
-from crabtalk.model.sigv4 import Credentials
-from tests.model.fake import Answer, Asked, FakeVendor, in_pieces, vendor
-from tests.model.test_eventstream import encode
+from crabtalk.model.bedrock import BedrockDialect, read_credentials, read_region
+from crabtalk.model.sigv4 import AwsCredentials
+from tests.model.fake import FakeVendor, VendorAnswer, VendorRequest, run_vendor, split_pieces
+from tests.model.test_eventstream import encode_message
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 ADAPTIVE = "global.anthropic.claude-opus-4-6-v1"
 NOVA = "eu.amazon.nova-pro-v1:0"
 LLAMA = "meta.llama3-3-70b-instruct-v1:0"
 
-KEYS = Credentials("AKIDEXAMPLE", "hush/hush+hush", "session-token")
+KEYS = AwsCredentials("AKIDEXAMPLE", "hush/hush+hush", "session-token")
 REGION = "us-west-2"
 STREAM = "application/vnd.amazon.eventstream"
 POINT = {"cachePoint": {"type": "default"}}
@@ -65,49 +65,51 @@ USER = Message(role="user", text="hi")
 HI = Request(model=CLAUDE, messages=(USER,))
 
 
-def event(name: str, **document: object) -> bytes:
+def encode_event(name: str, **document: object) -> bytes:
     """As AWS sends it, padded with `p` so that the length of a message says nothing of it."""
     headers = {
         ":event-type": (7, name),
         ":content-type": (7, "application/json"),
         ":message-type": (7, "event"),
     }
-    return encode(headers, json.dumps({**document, "p": "abcdefgh"}, ensure_ascii=False).encode())
+    return encode_message(
+        headers, json.dumps({**document, "p": "abcdefgh"}, ensure_ascii=False).encode()
+    )
 
 
-def exception(name: str, message: str) -> bytes:
+def encode_exception(name: str, message: str) -> bytes:
     headers = {
         ":exception-type": (7, name),
         ":content-type": (7, "application/json"),
         ":message-type": (7, "exception"),
     }
-    return encode(headers, json.dumps({"message": message}).encode())
+    return encode_message(headers, json.dumps({"message": message}).encode())
 
 
-def delta(index: int, **fields: object) -> bytes:
-    return event("contentBlockDelta", contentBlockIndex=index, delta=fields)
+def encode_delta(index: int, **fields: object) -> bytes:
+    return encode_event("contentBlockDelta", contentBlockIndex=index, delta=fields)
 
 
-def thought(index: int, **fields: str) -> bytes:
-    return delta(index, reasoningContent=fields)
+def encode_thought(index: int, **fields: str) -> bytes:
+    return encode_delta(index, reasoningContent=fields)
 
 
-def start(index: int, call_id: str, name: str) -> bytes:
+def encode_block_start(index: int, call_id: str, name: str) -> bytes:
     tool = {"toolUse": {"toolUseId": call_id, "name": name}}
-    return event("contentBlockStart", contentBlockIndex=index, start=tool)
+    return encode_event("contentBlockStart", contentBlockIndex=index, start=tool)
 
 
-def stop(index: int) -> bytes:
-    return event("contentBlockStop", contentBlockIndex=index)
+def encode_block_stop(index: int) -> bytes:
+    return encode_event("contentBlockStop", contentBlockIndex=index)
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-BEGIN = event("messageStart", role="assistant")
-END = event("messageStop", stopReason="end_turn")
-METADATA = event(
+BEGIN = encode_event("messageStart", role="assistant")
+END = encode_event("messageStop", stopReason="end_turn")
+METADATA = encode_event(
     "metadata",
     usage={
         "inputTokens": 20,
@@ -124,34 +126,34 @@ METADATA = event(
 FULL = b"".join(
     [
         BEGIN,
-        thought(0, text="Hm, "),
-        thought(0, text="über 🦀"),
-        thought(0, signature="c2ln"),
-        stop(0),
-        thought(1, redactedContent=encoded(b"sea")),
-        thought(1, redactedContent=encoded(b"led")),
-        stop(1),
-        delta(2, text="Sure"),
-        delta(2, text=", 日本"),
-        stop(2),
-        thought(3, text="!"),
-        thought(3, signature="bmFsMg=="),
-        stop(3),
-        start(4, "tooluse_a", "bash"),
-        delta(4, toolUse={"input": ""}),
-        delta(4, toolUse={"input": '{"comm'}),
-        delta(4, toolUse={"input": 'and":"ls"}'}),
-        stop(4),
-        start(5, "tooluse_b", "read"),
-        delta(5, toolUse={"input": "{}"}),
-        stop(5),
-        event("messageStop", stopReason="tool_use"),
+        encode_thought(0, text="Hm, "),
+        encode_thought(0, text="über 🦀"),
+        encode_thought(0, signature="c2ln"),
+        encode_block_stop(0),
+        encode_thought(1, redactedContent=encode_base64(b"sea")),
+        encode_thought(1, redactedContent=encode_base64(b"led")),
+        encode_block_stop(1),
+        encode_delta(2, text="Sure"),
+        encode_delta(2, text=", 日本"),
+        encode_block_stop(2),
+        encode_thought(3, text="!"),
+        encode_thought(3, signature="bmFsMg=="),
+        encode_block_stop(3),
+        encode_block_start(4, "tooluse_a", "bash"),
+        encode_delta(4, toolUse={"input": ""}),
+        encode_delta(4, toolUse={"input": '{"comm'}),
+        encode_delta(4, toolUse={"input": 'and":"ls"}'}),
+        encode_block_stop(4),
+        encode_block_start(5, "tooluse_b", "read"),
+        encode_delta(5, toolUse={"input": "{}"}),
+        encode_block_stop(5),
+        encode_event("messageStop", stopReason="tool_use"),
         METADATA,
     ]
 )
 THOUGHTS = (
     {"reasoningContent": {"reasoningText": {"text": "Hm, über 🦀", "signature": "c2ln"}}},
-    {"reasoningContent": {"redactedContent": encoded(b"sealed")}},
+    {"reasoningContent": {"redactedContent": encode_base64(b"sealed")}},
     {"reasoningContent": {"reasoningText": {"text": "!", "signature": "bmFsMg=="}}},
 )
 FULL_MESSAGE = Message(
@@ -183,13 +185,13 @@ RESULTS = (
 BASH = Tool("bash", "Runs", {"type": "object", "properties": {"command": {"type": "string"}}})
 
 
-def answer(*pieces: bytes, size: int = 0) -> Answer:
+def build_answer(*pieces: bytes, size: int = 0) -> VendorAnswer:
     body = b"".join(pieces)
-    return Answer(in_pieces(body, size) if size else [body], content_type=STREAM)
+    return VendorAnswer(split_pieces(body, size) if size else [body], content_type=STREAM)
 
 
-def dialect_for(
-    base: str = "", credentials: Credentials = KEYS, region: str = REGION
+def build_dialect(
+    base: str = "", credentials: AwsCredentials = KEYS, region: str = REGION
 ) -> BedrockDialect:
     return BedrockDialect(
         "rock", region=region, credentials=credentials, base=base, clock=lambda: 1_700_000_000.0
@@ -197,43 +199,43 @@ def dialect_for(
 
 
 @asynccontextmanager
-async def provider(
-    fake: FakeVendor, *, credentials: Credentials = KEYS, retries: int = 0
+async def open_provider(
+    fake: FakeVendor, *, credentials: AwsCredentials = KEYS, retries: int = 0
 ) -> AsyncIterator[HttpProvider]:
     http = HttpClient()
-    retry = Retry(max_retries=retries, backoff=0.001)
+    retry = RetryPolicy(max_retries=retries, backoff=0.001)
     try:
-        yield HttpProvider(dialect_for(fake.url, credentials), http, retry=retry)
+        yield HttpProvider(build_dialect(fake.url, credentials), http, retry=retry)
     finally:
         await http.close()
 
 
-async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+async def collect_chunks(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
     return [chunk async for chunk in provider.stream(request)]
 
 
-def put_together(chunks: list[Chunk]) -> Assembler:
-    assembler = Assembler()
+def assemble_chunks(chunks: list[Chunk]) -> ResponseAssembler:
+    assembler = ResponseAssembler()
     for chunk in chunks:
         assembler.add(chunk)
     return assembler
 
 
-def decoded(pieces: list[bytes]) -> list[Chunk]:
-    decoder = dialect_for().decoder(HI)
+def decode_pieces(pieces: list[bytes]) -> list[Chunk]:
+    decoder = build_dialect().create_decoder(HI)
     chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
     return chunks + decoder.end()
 
 
-def body_of(request: Request) -> dict[str, Any]:
-    return dialect_for().body(request)
+def build_body(request: Request) -> dict[str, Any]:
+    return build_dialect().build_body(request)
 
 
-def asking(model: str = CLAUDE, *messages: Message, **fields: Any) -> Request:
+def build_request(model: str = CLAUDE, *messages: Message, **fields: Any) -> Request:
     return Request(model=model, messages=messages or (USER,), **fields)
 
 
-async def with_sdk(fake: FakeVendor, work: Callable[[Any], Any]) -> Any:
+async def call_with_sdk(fake: FakeVendor, work: Callable[[Any], Any]) -> Any:
     """What `work` makes of a client of the SDK's, in a thread of its own."""
 
     def run() -> Any:
@@ -259,15 +261,15 @@ async def with_sdk(fake: FakeVendor, work: Callable[[Any], Any]) -> Any:
 
 @pytest.mark.req("model.backend.bedrock")
 async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
-    async with vendor([answer(FULL, size=50)]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert whole.message() == FULL_MESSAGE
+    async with run_vendor([build_answer(FULL, size=50)]) as fake, open_provider(fake) as model:
+        whole = assemble_chunks(await collect_chunks(model))
+    assert whole.build_message() == FULL_MESSAGE
     assert whole.finish == "tool_calls"
     assert whole.usage == Usage(prompt=120, completion=7, total=127, cache_hit=90, cache_miss=30)
 
 
 async def test_a_complete_answer_is_the_stream_put_together() -> None:
-    async with vendor([answer(FULL)]) as fake, provider(fake) as model:
+    async with run_vendor([build_answer(FULL)]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
 
@@ -282,8 +284,8 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
         )
         return list(response["stream"])
 
-    async with vendor([answer(FULL, size=50)]) as fake:
-        events = await with_sdk(fake, read)
+    async with run_vendor([build_answer(FULL, size=50)]) as fake:
+        events = await call_with_sdk(fake, read)
     deltas = [e["contentBlockDelta"]["delta"] for e in events if "contentBlockDelta" in e]
     thoughts = [d["reasoningContent"] for d in deltas if "reasoningContent" in d]
     starts = [e["contentBlockStart"] for e in events if "contentBlockStart" in e]
@@ -317,43 +319,62 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
 async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
     length: int, cut: bool
 ) -> None:
-    pieces = [BEGIN, delta(0, text="a"), END, METADATA[:length]]
-    given = Answer(pieces, content_type=STREAM, cut=cut)
-    async with vendor([given]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert (whole.message().text, whole.finish) == ("a", "stop")
+    pieces = [BEGIN, encode_delta(0, text="a"), END, METADATA[:length]]
+    given = VendorAnswer(pieces, content_type=STREAM, cut=cut)
+    async with run_vendor([given]) as fake, open_provider(fake) as model:
+        whole = assemble_chunks(await collect_chunks(model))
+    assert (whole.build_message().text, whole.finish) == ("a", "stop")
 
 
 @pytest.mark.req("model.stream.any_split")
 @given(st.lists(st.integers(0, len(FULL)), max_size=20))
 def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FULL)]
-    assert decoded([FULL[a:b] for a, b in pairwise(edges)]) == decoded([FULL])
+    assert decode_pieces([FULL[a:b] for a, b in pairwise(edges)]) == decode_pieces([FULL])
 
 
 def test_every_chunk_says_something() -> None:
-    assert Chunk() not in decoded([FULL])
-    assert decoded([BEGIN, delta(0, text=""), END]) == [Chunk(finish="stop")]
+    assert Chunk() not in decode_pieces([FULL])
+    assert decode_pieces([BEGIN, encode_delta(0, text=""), END]) == [Chunk(finish="stop")]
 
 
 def test_calls_are_numbered_from_zero_whatever_came_before_them() -> None:
-    numbers = [call.index for chunk in decoded([FULL]) for call in chunk.tool_calls]
+    numbers = [call.index for chunk in decode_pieces([FULL]) for call in chunk.tool_calls]
     assert numbers == [0, 0, 0, 1, 1]
-    assert decoded([start(7, "x", "n"), END])[0].tool_calls == (
+    assert decode_pieces([encode_block_start(7, "x", "n"), END])[0].tool_calls == (
         ToolCallDelta(index=0, id="x", name="n"),
     )
 
 
 def test_a_thought_is_safe_as_soon_as_it_is_signed() -> None:
-    decoder = dialect_for().decoder(HI)
-    seen = decoder.feed(b"".join([BEGIN, thought(0, text="a"), thought(0, signature="s"), stop(0)]))
+    decoder = build_dialect().create_decoder(HI)
+    seen = decoder.feed(
+        b"".join(
+            [
+                BEGIN,
+                encode_thought(0, text="a"),
+                encode_thought(0, signature="s"),
+                encode_block_stop(0),
+            ]
+        )
+    )
     block = {"reasoningContent": {"reasoningText": {"text": "a", "signature": "s"}}}
     assert seen[-1] == Chunk(opaque={"bedrock": {"model": CLAUDE, "layout": [block]}})
 
 
 def test_a_thought_without_a_signature_is_shown_and_not_kept() -> None:
-    whole = put_together(decoded([BEGIN, thought(0, text="hm"), stop(0), delta(1, text="a"), END]))
-    assert whole.message() == Message(role="assistant", text="a", reasoning="hm")
+    whole = assemble_chunks(
+        decode_pieces(
+            [
+                BEGIN,
+                encode_thought(0, text="hm"),
+                encode_block_stop(0),
+                encode_delta(1, text="a"),
+                END,
+            ]
+        )
+    )
+    assert whole.build_message() == Message(role="assistant", text="a", reasoning="hm")
 
 
 @pytest.mark.parametrize(
@@ -370,17 +391,25 @@ def test_a_thought_without_a_signature_is_shown_and_not_kept() -> None:
     ],
 )
 def test_every_reason_to_stop_has_a_name(reason: str, finish: str) -> None:
-    assert decoded([event("messageStop", stopReason=reason)])[-1].finish == finish
+    assert decode_pieces([encode_event("messageStop", stopReason=reason)])[-1].finish == finish
 
 
 def test_usage_without_a_cache_says_nothing_of_one() -> None:
-    usage = event("metadata", usage={"inputTokens": 3, "outputTokens": 4, "totalTokens": 7})
-    assert put_together(decoded([END, usage])).usage == Usage(prompt=3, completion=4, total=7)
+    usage = encode_event("metadata", usage={"inputTokens": 3, "outputTokens": 4, "totalTokens": 7})
+    assert assemble_chunks(decode_pieces([END, usage])).usage == Usage(
+        prompt=3, completion=4, total=7
+    )
 
 
 def test_events_nobody_knows_yet_are_passed_over() -> None:
-    news = event("initial-response") + event("weather", delta="sunny") + event("messageStart")
-    assert decoded([news, delta(0, image={"source": {}}), END]) == [Chunk(finish="stop")]
+    news = (
+        encode_event("initial-response")
+        + encode_event("weather", delta="sunny")
+        + encode_event("messageStart")
+    )
+    assert decode_pieces([news, encode_delta(0, image={"source": {}}), END]) == [
+        Chunk(finish="stop")
+    ]
 
 
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────
@@ -461,28 +490,28 @@ EVERYTHING_BODY = {
 }
 
 
-def unblobbed(value: Any, name: str = "") -> Any:
+def decode_blobs(value: Any, name: str = "") -> Any:
     """A body as the SDK wants it: bytes where the wire has base64."""
     if isinstance(value, dict):
-        return {key: unblobbed(each, key) for key, each in value.items()}
+        return {key: decode_blobs(each, key) for key, each in value.items()}
     if isinstance(value, list):
-        return [unblobbed(each) for each in value]
+        return [decode_blobs(each) for each in value]
     return base64.b64decode(value) if name in ("bytes", "redactedContent") else value
 
 
 @pytest.mark.req("model.request")
 @pytest.mark.req("model.sdk_agrees")
 async def test_a_request_carries_everything_and_the_sdk_would_send_the_same() -> None:
-    async with vendor(lambda _: answer(FULL)) as fake:
-        async with provider(fake) as model:
-            await chunks_of(model, EVERYTHING)
+    async with run_vendor(lambda _: build_answer(FULL)) as fake:
+        async with open_provider(fake) as model:
+            await collect_chunks(model, EVERYTHING)
 
         def send(client: Any) -> None:
-            body = unblobbed(fake.asked[0].json)
+            body = decode_blobs(fake.requests[0].json)
             list(client.converse_stream(modelId=CLAUDE, **body)["stream"])
 
-        await with_sdk(fake, send)
-    ours, theirs = fake.asked
+        await call_with_sdk(fake, send)
+    ours, theirs = fake.requests
     assert ours.json == EVERYTHING_BODY
     assert theirs.json == EVERYTHING_BODY
     assert ours.method == theirs.method == "POST"
@@ -491,7 +520,7 @@ async def test_a_request_carries_everything_and_the_sdk_would_send_the_same() ->
     assert ours.headers["content-type"] == theirs.headers["content-type"]
 
 
-def complaints(body: dict[str, Any]) -> str:
+def validate_body(body: dict[str, Any]) -> str:
     """What the service's own description has against a request."""
     shape = (
         botocore.session.Session()
@@ -499,7 +528,7 @@ def complaints(body: dict[str, Any]) -> str:
         .operation_model("ConverseStream")
         .input_shape
     )
-    report = ParamValidator().validate({"modelId": "m", **unblobbed(body)}, shape)
+    report = ParamValidator().validate({"modelId": "m", **decode_blobs(body)}, shape)
     return str(report.generate_report())
 
 
@@ -519,21 +548,24 @@ def test_requests_are_as_the_services_own_description_has_them(
         max_tokens=9000,
         temperature=0.5,
     )
-    assert complaints(body_of(request)) == ""
-    assert complaints({**body_of(request), "nonsense": 1}) != ""
+    assert validate_body(build_body(request)) == ""
+    assert validate_body({**build_body(request), "nonsense": 1}) != ""
 
 
 async def test_a_plain_request_is_as_small_as_can_be() -> None:
-    async with vendor([answer(FULL)]) as fake, provider(fake) as model:
-        await chunks_of(model, asking(LLAMA))
-    assert fake.asked[0].json == {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+    async with run_vendor([build_answer(FULL)]) as fake, open_provider(fake) as model:
+        await collect_chunks(model, build_request(LLAMA))
+    assert fake.requests[0].json == {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
 
 
 def test_a_request_goes_to_its_region() -> None:
-    dialect = dialect_for()
+    dialect = build_dialect()
     host = "https://bedrock-runtime.us-west-2.amazonaws.com"
-    assert dialect.chat(HI).url == f"{host}/model/{CLAUDE}/converse-stream"
-    assert dialect.list_models().url == "https://bedrock.us-west-2.amazonaws.com/foundation-models"
+    assert dialect.build_chat_request(HI).url == f"{host}/model/{CLAUDE}/converse-stream"
+    assert (
+        dialect.build_models_request().url
+        == "https://bedrock.us-west-2.amazonaws.com/foundation-models"
+    )
 
 
 @pytest.mark.parametrize(
@@ -547,20 +579,22 @@ def test_a_request_goes_to_its_region() -> None:
 def test_a_choice_of_tools_is_said_as_bedrock_says_it(
     choice: str, expected: dict[str, Any] | None
 ) -> None:
-    body = body_of(asking(tools=(BASH,), tool_choice=choice))
+    body = build_body(build_request(tools=(BASH,), tool_choice=choice))
     assert body["toolConfig"].get("toolChoice") == expected
 
 
 def test_a_choice_of_no_tools_leaves_them_out() -> None:
-    assert "toolConfig" not in body_of(asking(tools=(BASH,), tool_choice="none"))
+    assert "toolConfig" not in build_body(build_request(tools=(BASH,), tool_choice="none"))
 
 
 def test_a_history_with_calls_keeps_its_tools_whatever_the_choice() -> None:
     history = (USER, FULL_MESSAGE, *RESULTS)
-    config = body_of(asking(LLAMA, *history, tools=(BASH,), tool_choice="none"))["toolConfig"]
+    config = build_body(build_request(LLAMA, *history, tools=(BASH,), tool_choice="none"))[
+        "toolConfig"
+    ]
     assert [tool["toolSpec"]["name"] for tool in config["tools"]] == ["bash"]
     assert "toolChoice" not in config
-    config = body_of(asking(LLAMA, *history))["toolConfig"]
+    config = build_body(build_request(LLAMA, *history))["toolConfig"]
     assert [tool["toolSpec"]["name"] for tool in config["tools"]] == ["bash", "read"]
 
 
@@ -586,10 +620,12 @@ def test_a_history_with_calls_keeps_its_tools_whatever_the_choice() -> None:
 def test_claude_is_asked_to_think_in_the_way_of_its_generation(
     model: str, max_tokens: int | None, thinking: dict[str, Any] | None, limit: int | None
 ) -> None:
-    body = body_of(asking(model, thinking=True, max_tokens=max_tokens))
+    body = build_body(build_request(model, thinking=True, max_tokens=max_tokens))
     assert body.get("additionalModelRequestFields") == (thinking and {"thinking": thinking})
     assert body.get("inferenceConfig", {}).get("maxTokens") == limit
-    assert "additionalModelRequestFields" not in body_of(asking(model, max_tokens=max_tokens))
+    assert "additionalModelRequestFields" not in build_body(
+        build_request(model, max_tokens=max_tokens)
+    )
 
 
 @pytest.mark.parametrize(
@@ -602,7 +638,7 @@ def test_claude_is_asked_to_think_in_the_way_of_its_generation(
     ],
 )
 def test_a_temperature_goes_to_those_who_take_one(model: str, thinking: bool, sent: bool) -> None:
-    body = body_of(asking(model, temperature=0.5, thinking=thinking))
+    body = build_body(build_request(model, temperature=0.5, thinking=thinking))
     assert (body.get("inferenceConfig", {}).get("temperature") == 0.5) is sent
 
 
@@ -619,16 +655,18 @@ def test_a_temperature_goes_to_those_who_take_one(model: str, thinking: bool, se
 def test_a_model_that_cannot_be_forced_is_left_free(
     model: str, thinking: bool, forced: bool
 ) -> None:
-    body = body_of(asking(model, tools=(BASH,), tool_choice="required", thinking=thinking))
+    body = build_body(
+        build_request(model, tools=(BASH,), tool_choice="required", thinking=thinking)
+    )
     assert ("toolChoice" in body["toolConfig"]) is forced
 
 
-def assistant_of(body: dict[str, Any]) -> list[dict[str, Any]]:
+def find_assistant_blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
     (content,) = [turn["content"] for turn in body["messages"] if turn["role"] == "assistant"]
     return [dict(block) for block in content]
 
 
-def kinds(blocks: list[dict[str, Any]]) -> list[str]:
+def list_kinds(blocks: list[dict[str, Any]]) -> list[str]:
     return [name for block in blocks for name in block]
 
 
@@ -637,8 +675,8 @@ def test_thoughts_go_back_only_where_they_are_welcome() -> None:
 
     def thoughts(model: str, message: Message, *, thinking: bool) -> int:
         messages = (USER, message, *RESULTS)
-        body = body_of(asking(model, *messages, thinking=thinking))
-        return kinds(assistant_of(body)).count("reasoningContent")
+        body = build_body(build_request(model, *messages, thinking=thinking))
+        return list_kinds(find_assistant_blocks(body)).count("reasoningContent")
 
     def thought_by(model: str) -> Message:
         state = {**FULL_MESSAGE.opaque["bedrock"], "model": model}
@@ -655,9 +693,11 @@ def test_thoughts_go_back_only_where_they_are_welcome() -> None:
     assert thoughts("openai.gpt-x", thought_by("openai.gpt-x"), thinking=False) == 3
     assert thoughts(NOVA, FULL_MESSAGE, thinking=True) == 0  # not its own
     # Calls another model made without thinking: Claude 4.5 refuses to begin in their midst.
-    other = body_of(asking(CLAUDE, USER, thought_by(NOVA), *RESULTS, thinking=True))
+    other = build_body(build_request(CLAUDE, USER, thought_by(NOVA), *RESULTS, thinking=True))
     assert "additionalModelRequestFields" not in other
-    assert "additionalModelRequestFields" in body_of(asking(CLAUDE, *history, thinking=True))
+    assert "additionalModelRequestFields" in build_body(
+        build_request(CLAUDE, *history, thinking=True)
+    )
 
 
 def test_thoughts_of_a_message_that_was_changed_come_first() -> None:
@@ -667,16 +707,18 @@ def test_thoughts_of_a_message_that_was_changed_come_first() -> None:
         tool_calls=FULL_MESSAGE.tool_calls[:1],
         opaque=FULL_MESSAGE.opaque,
     )
-    blocks = assistant_of(body_of(asking(CLAUDE, USER, changed, thinking=True)))
-    assert kinds(blocks) == ["reasoningContent"] * 3 + ["text", "toolUse"]
+    blocks = find_assistant_blocks(build_body(build_request(CLAUDE, USER, changed, thinking=True)))
+    assert list_kinds(blocks) == ["reasoningContent"] * 3 + ["text", "toolUse"]
 
 
 async def test_an_answer_goes_back_as_it_came() -> None:
-    request = asking(thinking=True, tools=(BASH,))
-    async with vendor(lambda _: answer(FULL)) as fake, provider(fake) as model:
+    request = build_request(thinking=True, tools=(BASH,))
+    async with run_vendor(lambda _: build_answer(FULL)) as fake, open_provider(fake) as model:
         message = (await model.complete(request)).message
-        await model.complete(asking(CLAUDE, USER, message, *RESULTS, thinking=True, tools=(BASH,)))
-    assert fake.asked[1].json["messages"][1] == EVERYTHING_BODY["messages"][1]  # type: ignore[index]
+        await model.complete(
+            build_request(CLAUDE, USER, message, *RESULTS, thinking=True, tools=(BASH,))
+        )
+    assert fake.requests[1].json["messages"][1] == EVERYTHING_BODY["messages"][1]  # type: ignore[index]
 
 
 def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
@@ -691,9 +733,9 @@ def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
         Message(role="assistant", text="three", agent="twin"),
         Message(role="assistant", text=" \n"),
     )
-    body = body_of(asking(LLAMA, *messages))
+    body = build_body(build_request(LLAMA, *messages))
     assert body["system"] == [{"text": "a"}, {"text": "b"}]
-    turns = [(turn["role"], kinds(turn["content"])) for turn in body["messages"]]
+    turns = [(turn["role"], list_kinds(turn["content"])) for turn in body["messages"]]
     assert turns == [
         ("user", ["text"]),
         ("assistant", ["text", "toolUse"]),
@@ -704,7 +746,7 @@ def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
 
 def test_only_models_that_know_it_hear_that_a_tool_failed() -> None:
     def result(model: str) -> dict[str, Any]:
-        body = body_of(asking(model, USER, FULL_MESSAGE, *RESULTS))
+        body = build_body(build_request(model, USER, FULL_MESSAGE, *RESULTS))
         return dict(body["messages"][-1]["content"][0]["toolResult"])
 
     assert result(CLAUDE)["status"] == result(NOVA)["status"] == "error"
@@ -717,7 +759,7 @@ ENDLESS = pytest.param('{"a":' * 100_000, id="endless")
 @pytest.mark.parametrize("arguments", ["{not json", "[1]", "7", ENDLESS])
 def test_arguments_that_are_no_object_go_back_as_one(arguments: str) -> None:
     message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
-    (block,) = assistant_of(body_of(asking(CLAUDE, USER, message)))
+    (block,) = find_assistant_blocks(build_body(build_request(CLAUDE, USER, message)))
     assert block["toolUse"]["input"] == {"invalid_arguments": arguments}
 
 
@@ -728,7 +770,7 @@ def test_ids_of_other_vendors_are_made_to_fit_alike_in_call_and_result() -> None
         Message(role="assistant", tool_calls=(ToolCall(odd, "bash"),)),
         Message(role="tool", call_id=odd, name="bash", text="out"),
     )
-    _, asked, answered = body_of(asking(LLAMA, *messages))["messages"]
+    _, asked, answered = build_body(build_request(LLAMA, *messages))["messages"]
     fitted = asked["content"][0]["toolUse"]["toolUseId"]
     assert re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", fitted)
     assert answered["content"][0]["toolResult"]["toolUseId"] == fitted
@@ -746,7 +788,7 @@ def test_ids_of_other_vendors_are_made_to_fit_alike_in_call_and_result() -> None
 )
 def test_images_go_as_bytes_in_their_format(media_type: str, form: str) -> None:
     message = Message(role="user", images=(Image(media_type, b"abc"),))
-    (turn,) = body_of(asking(LLAMA, message))["messages"]
+    (turn,) = build_body(build_request(LLAMA, message))["messages"]
     assert turn["content"] == [{"image": {"format": form, "source": {"bytes": "YWJj"}}}]
 
 
@@ -760,17 +802,19 @@ def test_images_go_as_bytes_in_their_format(media_type: str, form: str) -> None:
 async def test_an_image_bedrock_cannot_take_is_refused_before_anything_is_sent(
     image: Image, sentence: str
 ) -> None:
-    async with vendor([]) as fake, provider(fake) as model:
+    async with run_vendor([]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match=sentence) as caught:
-            await chunks_of(model, asking(CLAUDE, Message(role="user", images=(image,))))
+            await collect_chunks(
+                model, build_request(CLAUDE, Message(role="user", images=(image,)))
+            )
     assert caught.value.kind is ErrorKind.INVALID
-    assert fake.asked == []
+    assert fake.requests == []
 
 
 # ── Caching ────────────────────────────────────────────────────────────────────────────────────
 
 
-def points(body: dict[str, Any]) -> list[str]:
+def list_cache_points(body: dict[str, Any]) -> list[str]:
     """Where the marks are. Each of them is the last of its list."""
     places = {
         "system": body.get("system", []),
@@ -802,7 +846,7 @@ def points(body: dict[str, Any]) -> list[str]:
 )
 def test_the_stable_prefix_is_marked_for_models_that_cache(model: str, expected: list[str]) -> None:
     messages = (Message(role="system", text="s"), USER, FULL_MESSAGE, *RESULTS)
-    assert points(body_of(asking(model, *messages, tools=(BASH,)))) == expected
+    assert list_cache_points(build_body(build_request(model, *messages, tools=(BASH,)))) == expected
 
 
 @pytest.mark.req("model.cache_hints")
@@ -824,20 +868,20 @@ def test_the_stable_prefix_is_marked_for_models_that_cache(model: str, expected:
 async def test_a_model_that_objects_to_marks_is_asked_without_from_then_on(
     status: int, name: str, message: str
 ) -> None:
-    objection = Answer.of_json({"message": message}, status, x_amzn_errortype=name)
+    objection = VendorAnswer.from_json({"message": message}, status, x_amzn_errortype=name)
     async with (
-        vendor([objection, answer(FULL), answer(FULL)]) as fake,
-        provider(fake) as model,
+        run_vendor([objection, build_answer(FULL), build_answer(FULL)]) as fake,
+        open_provider(fake) as model,
     ):
-        await chunks_of(model)
-        await chunks_of(model)
-    assert [bool(points(asked.json)) for asked in fake.asked] == [True, False, False]
+        await collect_chunks(model)
+        await collect_chunks(model)
+    assert [bool(list_cache_points(asked.json)) for asked in fake.requests] == [True, False, False]
 
 
 # ── Signing ────────────────────────────────────────────────────────────────────────────────────
 
 
-def signature_holds(asked: Asked) -> bool:
+def is_signature_valid(asked: VendorRequest) -> bool:
     """Checks a request as AWS does: signs what arrived, and compares."""
     given = asked.headers["authorization"]
     (names,) = re.findall(r"SignedHeaders=([^,]+)", given)
@@ -862,74 +906,85 @@ def signature_holds(asked: Asked) -> bool:
     ],
 )
 async def test_a_signature_holds_for_what_arrives(model: str) -> None:
-    async with vendor(lambda _: answer(FULL)) as fake:
-        async with provider(fake) as ours:
-            await chunks_of(ours, asking(model))
+    async with run_vendor(lambda _: build_answer(FULL)) as fake:
+        async with open_provider(fake) as ours:
+            await collect_chunks(ours, build_request(model))
 
         def send(client: Any) -> None:
             message = {"role": "user", "content": [{"text": "hi"}]}
             list(client.converse_stream(modelId=model, messages=[message])["stream"])
 
-        await with_sdk(fake, send)
-    assert [signature_holds(asked) for asked in fake.asked] == [True, True]
-    asked = fake.asked[0]
+        await call_with_sdk(fake, send)
+    assert [is_signature_valid(asked) for asked in fake.requests] == [True, True]
+    asked = fake.requests[0]
     assert asked.headers["x-amz-date"] == "20231114T221320Z"
     assert asked.headers["x-amz-security-token"] == "session-token"
     asked.body += b" "
-    assert not signature_holds(asked)
+    assert not is_signature_valid(asked)
 
 
 async def test_the_list_of_models_is_signed_too() -> None:
-    async with vendor([Answer.of_json({"modelSummaries": []})]) as fake, provider(fake) as model:
+    async with (
+        run_vendor([VendorAnswer.from_json({"modelSummaries": []})]) as fake,
+        open_provider(fake) as model,
+    ):
         assert await model.models() == []
-    assert (fake.asked[0].method, fake.asked[0].path) == ("GET", "/foundation-models")
-    assert signature_holds(fake.asked[0])
+    assert (fake.requests[0].method, fake.requests[0].path) == ("GET", "/foundation-models")
+    assert is_signature_valid(fake.requests[0])
 
 
 @given(st.from_regex(r"[a-zA-Z0-9_.:/-]{1,80}", fullmatch=True).filter(lambda m: set(m) - {"."}))
 def test_the_http_client_sends_the_path_that_was_signed(model: str) -> None:
-    url = dialect_for().chat(asking(model)).url
+    url = build_dialect().build_chat_request(build_request(model)).url
     assert URL(url).raw_path == urlsplit(url).path
 
 
 async def test_a_bearer_is_sent_and_nothing_is_signed() -> None:
-    bearer = Credentials("ignored", "ignored", bearer="api-key")
-    async with vendor([answer(FULL)]) as fake, provider(fake, credentials=bearer) as model:
-        await chunks_of(model)
-    assert fake.asked[0].headers["authorization"] == "Bearer api-key"
-    assert not [name for name in fake.asked[0].headers if name.startswith("x-amz")]
+    bearer = AwsCredentials("ignored", "ignored", bearer="api-key")
+    async with (
+        run_vendor([build_answer(FULL)]) as fake,
+        open_provider(fake, credentials=bearer) as model,
+    ):
+        await collect_chunks(model)
+    assert fake.requests[0].headers["authorization"] == "Bearer api-key"
+    assert not [name for name in fake.requests[0].headers if name.startswith("x-amz")]
 
 
 async def test_every_attempt_is_signed_at_its_own_time() -> None:
     times = iter([1_700_000_000.0, 1_700_000_400.0])
-    busy = Answer.of_json({"message": "busy"}, 503, x_amzn_errortype="ServiceUnavailableException")
+    busy = VendorAnswer.from_json(
+        {"message": "busy"}, 503, x_amzn_errortype="ServiceUnavailableException"
+    )
     http = HttpClient()
-    async with vendor([busy, answer(FULL)]) as fake:
+    async with run_vendor([busy, build_answer(FULL)]) as fake:
         dialect = BedrockDialect(
             "rock", region=REGION, credentials=KEYS, base=fake.url, clock=lambda: next(times)
         )
-        await chunks_of(HttpProvider(dialect, http, retry=Retry(backoff=0.001)))
+        await collect_chunks(HttpProvider(dialect, http, retry=RetryPolicy(backoff=0.001)))
         await http.close()
-    dates = [asked.headers["x-amz-date"] for asked in fake.asked]
+    dates = [asked.headers["x-amz-date"] for asked in fake.requests]
     assert dates == ["20231114T221320Z", "20231114T222000Z"]
-    assert all(map(signature_holds, fake.asked))
+    assert all(map(is_signature_valid, fake.requests))
 
 
 @pytest.mark.parametrize(
     ("dialect", "sentence"),
     [
-        (dialect_for(region=""), "'' is no AWS region; set AWS_REGION"),
-        (dialect_for(region="evil.com/"), "'evil.com/' is no AWS region"),
-        (dialect_for(credentials=Credentials()), "set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY"),
-        (dialect_for(credentials=Credentials("only")), "no AWS credentials"),
+        (build_dialect(region=""), "'' is no AWS region; set AWS_REGION"),
+        (build_dialect(region="evil.com/"), "'evil.com/' is no AWS region"),
+        (
+            build_dialect(credentials=AwsCredentials()),
+            "set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY",
+        ),
+        (build_dialect(credentials=AwsCredentials("only")), "no AWS credentials"),
     ],
 )
 def test_what_is_missing_to_ask_at_all_is_named(dialect: BedrockDialect, sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
-        dialect.chat(HI)
+        dialect.build_chat_request(HI)
     assert caught.value.kind is ErrorKind.CONFIG
     with pytest.raises(ApiError, match=sentence):
-        dialect.list_models()
+        dialect.build_models_request()
 
 
 # ── Credentials ────────────────────────────────────────────────────────────────────────────────
@@ -940,21 +995,23 @@ def test_what_is_missing_to_ask_at_all_is_named(dialect: BedrockDialect, sentenc
     [
         (
             {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"},
-            Credentials("a", "s", "t"),
+            AwsCredentials("a", "s", "t"),
         ),
-        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, Credentials("a", "s")),
+        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, AwsCredentials("a", "s")),
         (
             {
                 "AWS_BEARER_TOKEN_BEDROCK": "b",
                 "AWS_ACCESS_KEY_ID": "a",
                 "AWS_SECRET_ACCESS_KEY": "s",
             },
-            Credentials(bearer="b"),
+            AwsCredentials(bearer="b"),
         ),
     ],
 )
-def test_the_environment_holds_credentials(environ: dict[str, str], expected: Credentials) -> None:
-    assert credentials_from(environ) == expected
+def test_the_environment_holds_credentials(
+    environ: dict[str, str], expected: AwsCredentials
+) -> None:
+    assert read_credentials(environ) == expected
 
 
 @pytest.mark.parametrize(
@@ -966,7 +1023,7 @@ def test_the_environment_holds_credentials(environ: dict[str, str], expected: Cr
     ],
 )
 def test_the_environment_holds_a_region(environ: dict[str, str], region: str) -> None:
-    assert region_from(environ) == region
+    assert read_region(environ) == region
 
 
 @pytest.fixture
@@ -986,8 +1043,8 @@ def profiles(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("profiles")
 def test_a_profile_is_read_through_botocore() -> None:
-    assert credentials_from({"AWS_PROFILE": "work"}) == Credentials("a", "s", "t")
-    assert credentials_from({"AWS_PROFILE": "home"}) == Credentials("h", "s")
+    assert read_credentials({"AWS_PROFILE": "work"}) == AwsCredentials("a", "s", "t")
+    assert read_credentials({"AWS_PROFILE": "home"}) == AwsCredentials("h", "s")
 
 
 @pytest.mark.usefixtures("profiles")
@@ -997,14 +1054,14 @@ def test_a_profile_is_read_through_botocore() -> None:
 )
 def test_credentials_nobody_has_are_an_error(environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
-        credentials_from(environ)
+        read_credentials(environ)
     assert caught.value.kind is ErrorKind.CONFIG
 
 
 def test_a_profile_without_botocore_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
     with pytest.raises(ApiError, match=r"need crabtalk\[bedrock\]") as caught:
-        credentials_from({"AWS_PROFILE": "work"})
+        read_credentials({"AWS_PROFILE": "work"})
     assert caught.value.kind is ErrorKind.CONFIG
 
 
@@ -1034,7 +1091,7 @@ async def test_models_that_speak_stream_and_can_be_had_are_listed() -> None:
             "nonsense",
         ]
     }
-    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer.from_json(listing)]) as fake, open_provider(fake) as model:
         assert await model.models() == [
             ModelInfo("amazon.nova-micro-v1:0", 128_000),
             ModelInfo("anthropic.claude-opus-4-6-v1", 200_000),
@@ -1048,17 +1105,17 @@ async def test_models_that_speak_stream_and_can_be_had_are_listed() -> None:
 @pytest.mark.parametrize("body", [b"[]", b'{"data": []}', b"<html>", b'{"modelSumm'])
 def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        dialect_for().read_models(body)
+        build_dialect().parse_models(body)
     assert caught.value.kind is ErrorKind.PROTOCOL
 
 
 # ── Failing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def failure(given: Answer) -> ApiError:
-    async with vendor([given]) as fake, provider(fake) as model:
+async def catch_failure(given: VendorAnswer) -> ApiError:
+    async with run_vendor([given]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError) as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
     return caught.value
 
 
@@ -1090,8 +1147,10 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
 ) -> None:
     document = {"message": message}
     for full_name in (name, f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/"):
-        given = Answer.of_json(document, status, x_amzn_errortype=full_name, retry_after="7")
-        caught = await failure(given)
+        given = VendorAnswer.from_json(
+            document, status, x_amzn_errortype=full_name, retry_after="7"
+        )
+        caught = await catch_failure(given)
         assert caught.kind is ErrorKind(kind)
         assert str(caught) == f"rock: {message} (HTTP {status})"
         assert caught.retry_after == 7.0
@@ -1116,7 +1175,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
 async def test_errors_in_other_shapes_still_say_something(
     body: bytes, kind: str, sentence: str
 ) -> None:
-    caught = await failure(Answer([body], 403, "application/json"))
+    caught = await catch_failure(VendorAnswer([body], 403, "application/json"))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
@@ -1136,7 +1195,7 @@ async def test_errors_in_other_shapes_still_say_something(
 async def test_an_exception_in_mid_stream_keeps_its_sentence_as_the_sdk_does(
     name: str, message: str, kind: str
 ) -> None:
-    body = BEGIN + delta(0, text="a") + exception(name, message)
+    body = BEGIN + encode_delta(0, text="a") + encode_exception(name, message)
 
     def read(client: Any) -> tuple[str, str]:
         response = client.converse_stream(
@@ -1147,15 +1206,15 @@ async def test_an_exception_in_mid_stream_keeps_its_sentence_as_the_sdk_does(
         error = broken.value.response["Error"]
         return error["Code"], error["Message"]
 
-    caught = await failure(answer(body))
+    caught = await catch_failure(build_answer(body))
     assert caught.kind is ErrorKind(kind)
     assert caught.message == message
-    async with vendor([answer(body)]) as fake:
-        assert await with_sdk(fake, read) == (name, message)
+    async with run_vendor([build_answer(body)]) as fake:
+        assert await call_with_sdk(fake, read) == (name, message)
 
 
 async def test_the_sdk_takes_the_fakes_errors_for_real_ones() -> None:
-    refusal = Answer.of_json(
+    refusal = VendorAnswer.from_json(
         {"message": "slow down"}, 429, x_amzn_errortype="ThrottlingException:http://internal/"
     )
 
@@ -1165,28 +1224,30 @@ async def test_the_sdk_takes_the_fakes_errors_for_real_ones() -> None:
         error = caught.value.response["Error"]
         return error["Code"], error["Message"]
 
-    async with vendor([refusal]) as fake:
-        assert await with_sdk(fake, read) == ("ThrottlingException", "slow down")
+    async with run_vendor([refusal]) as fake:
+        assert await call_with_sdk(fake, read) == ("ThrottlingException", "slow down")
 
 
-ERROR = encode(
+ERROR = encode_message(
     {
         ":message-type": (7, "error"),
         ":error-code": (7, "InternalFailure"),
         ":error-message": (7, "An internal server error occurred"),
     }
 )
-ORIGINAL = encode(
+ORIGINAL = encode_message(
     {":message-type": (7, "exception"), ":exception-type": (7, "modelStreamErrorException")},
     b'{"originalStatusCode": 500, "originalMessage": "it broke"}',
 )
-WORDLESS = encode({":message-type": (7, "exception"), ":exception-type": (7, "newException")})
-BAD_UTF8 = encode(
+WORDLESS = encode_message(
+    {":message-type": (7, "exception"), ":exception-type": (7, "newException")}
+)
+BAD_UTF8 = encode_message(
     {":message-type": (7, "event"), ":event-type": (7, "contentBlockDelta")},
     b'{"contentBlockIndex": 0, "delta": {"text": "\xff"}}',
 )
 
-NESTED = encode(
+NESTED = encode_message(
     {":message-type": (7, "event"), ":event-type": (7, "contentBlockDelta")},
     b'{"p": ' + b"[" * 100_000,
 )
@@ -1198,30 +1259,30 @@ NESTED = encode(
         (ERROR, "server", "An internal server error occurred"),
         (ORIGINAL, "server", "it broke"),
         (WORDLESS, "server", r"failed in mid-answer \(newException\)"),
-        (encode({}), "server", r"failed in mid-answer \(no reason given\)"),
-        (event("messageStop", stopReason="malformed_tool_use"), "server", "came out broken"),
-        (BEGIN + delta(0, text="a"), "connection", "before the answer did"),
+        (encode_message({}), "server", r"failed in mid-answer \(no reason given\)"),
+        (encode_event("messageStop", stopReason="malformed_tool_use"), "server", "came out broken"),
+        (BEGIN + encode_delta(0, text="a"), "connection", "before the answer did"),
         (b"", "connection", "before the answer did"),
         (b'{"message": "not a stream"}', "protocol", "not an AWS event stream"),
         (BEGIN[:-1] + b"\x00" + END, "protocol", "wrong checksum"),
-        (delta(0, text=7), "protocol", "contentBlockDelta cannot be read: Expected `str`"),
-        (delta(0, reasoningContent="hm"), "protocol", "cannot be read"),
-        (thought(0, redactedContent="!"), "protocol", "cannot be read"),
+        (encode_delta(0, text=7), "protocol", "contentBlockDelta cannot be read: Expected `str`"),
+        (encode_delta(0, reasoningContent="hm"), "protocol", "cannot be read"),
+        (encode_thought(0, redactedContent="!"), "protocol", "cannot be read"),
         (BAD_UTF8, "protocol", "cannot be read"),
         pytest.param(NESTED, "protocol", "cannot be read", id="endless"),
     ],
 )
 async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
-    caught = await failure(answer(body))
+    caught = await catch_failure(build_answer(body))
     assert caught.kind is ErrorKind(kind)
     assert re.search(sentence, caught.message)
 
 
 @given(st.sampled_from(["contentBlockDelta", "contentBlockStart", "messageStop"]), st.binary())
 def test_a_payload_of_any_bytes_is_refused_in_words(name: str, payload: bytes) -> None:
-    body = encode({":message-type": (7, "event"), ":event-type": (7, name)}, payload)
+    body = encode_message({":message-type": (7, "event"), ":event-type": (7, name)}, payload)
     try:
-        decoded([body])
+        decode_pieces([body])
     except ApiError:
         return
     # Of any bytes there may be an object, and what it has for us is all optional at the end.
@@ -1229,19 +1290,23 @@ def test_a_payload_of_any_bytes_is_refused_in_words(name: str, payload: bytes) -
 
 
 async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
-    caught = await failure(Answer([BEGIN, delta(0, text="a")], content_type=STREAM, cut=True))
+    caught = await catch_failure(
+        VendorAnswer([BEGIN, encode_delta(0, text="a")], content_type=STREAM, cut=True)
+    )
     assert caught.kind is ErrorKind.CONNECTION
 
 
 async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
-    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    caught = await catch_failure(VendorAnswer([b"<html>log in</html>"], content_type="text/html"))
     assert caught.kind is ErrorKind.PROTOCOL
     assert "check base_url" in caught.message
 
 
 async def test_a_tool_call_without_an_id_is_an_error() -> None:
-    body = event("contentBlockStart", contentBlockIndex=0, start={"toolUse": {"name": "bash"}})
-    async with vendor([answer(body, END)]) as fake, provider(fake) as model:
+    body = encode_event(
+        "contentBlockStart", contentBlockIndex=0, start={"toolUse": {"name": "bash"}}
+    )
+    async with run_vendor([build_answer(body, END)]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match=r"called a tool \(bash\) without an id"):
             await model.complete(HI)
 
@@ -1249,7 +1314,7 @@ async def test_a_tool_call_without_an_id_is_an_error() -> None:
 # ── Live ───────────────────────────────────────────────────────────────────────────────────────
 
 LIVE_MODEL = os.environ.get("CRABTALK_BEDROCK_MODEL", "us.amazon.nova-micro-v1:0")
-CAN_ASK = region_from(os.environ) and (
+CAN_ASK = read_region(os.environ) and (
     os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or os.environ.get("AWS_SECRET_ACCESS_KEY")
 )
 
@@ -1258,11 +1323,11 @@ CAN_ASK = region_from(os.environ) and (
 async def test_live_bedrock_answers() -> None:
     http = HttpClient()
     dialect = BedrockDialect(
-        "rock", region=region_from(os.environ), credentials=credentials_from(os.environ)
+        "rock", region=read_region(os.environ), credentials=read_credentials(os.environ)
     )
     try:
         response = await HttpProvider(dialect, http).complete(
-            asking(LIVE_MODEL, Message(role="user", text="Answer with the word crab."))
+            build_request(LIVE_MODEL, Message(role="user", text="Answer with the word crab."))
         )
     finally:
         await http.close()

@@ -5,16 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.model import HttpClient, LocalServer, discover, open_registry, preferred
-from crabtalk.model.discovery import SERVERS, WAYS_ON, from_environment, moved, running_servers
-from tests.model.fake import Answer, vendor
+from crabtalk.model import (
+    HttpClient,
+    LocalServer,
+    choose_preferred_model,
+    discover_providers,
+    open_registry,
+)
+from crabtalk.model.discovery import (
+    KNOWN_LOCAL_SERVERS,
+    SETUP_HELP,
+    apply_ollama_host,
+    find_environment_providers,
+    find_running_servers,
+)
+from tests.model.fake import VendorAnswer, run_vendor
 
-MODELS = Answer.of_json({"data": [{"id": "m1"}, {"id": "m2"}]})
-TAGS = Answer.of_json({"models": [{"name": "qwen3:latest"}]})
+MODELS = VendorAnswer.from_json({"data": [{"id": "m1"}, {"id": "m2"}]})
+TAGS = VendorAnswer.from_json({"models": [{"name": "qwen3:latest"}]})
 
 
-def names(environ: dict[str, str]) -> list[str]:
-    return [found.settings.name for found in from_environment(environ)]
+def list_names(environ: dict[str, str]) -> list[str]:
+    return [found.settings.name for found in find_environment_providers(environ)]
 
 
 @pytest.mark.req("discovery.order")
@@ -29,7 +41,7 @@ def test_keys_are_taken_in_their_order() -> None:
         "ANTHROPIC_API_KEY": "c",
         "OPENAI_API_KEY": "o",
     }
-    assert names(environ) == ["openai", "anthropic", "google", "azure", "bedrock"]
+    assert list_names(environ) == ["openai", "anthropic", "google", "azure", "bedrock"]
 
 
 @pytest.mark.parametrize(
@@ -43,17 +55,19 @@ def test_keys_are_taken_in_their_order() -> None:
     ],
 )
 def test_half_a_set_of_credentials_is_none(environ: dict[str, str]) -> None:
-    assert names(environ) == []
+    assert list_names(environ) == []
 
 
 def test_base_urls_go_with_their_keys() -> None:
-    (found,) = from_environment({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://h/v1"})
+    (found,) = find_environment_providers({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://h/v1"})
     assert found.settings.base_url == "http://h/v1"
     assert found.settings.api_key == "k"
-    assert found.why == "OPENAI_API_KEY is set"
-    (found,) = from_environment({"OPENAI_BASE_URL": "http://h/v1"})
+    assert found.reason == "OPENAI_API_KEY is set"
+    (found,) = find_environment_providers({"OPENAI_BASE_URL": "http://h/v1"})
     assert found.settings.api_key == ""
-    (found,) = from_environment({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://a"})
+    (found,) = find_environment_providers(
+        {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": "http://a"}
+    )
     assert found.settings.base_url == "http://a"
 
 
@@ -61,15 +75,15 @@ def test_base_urls_go_with_their_keys() -> None:
 async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() -> None:
     http = HttpClient()
     async with (
-        vendor(lambda _: Answer(silent=True)) as quiet,
-        vendor(lambda _: TAGS) as ollama,
-        vendor(lambda _: MODELS) as studio,
-        vendor(lambda _: Answer([b"<html>"], content_type="text/html")) as page,
-        vendor(lambda _: Answer.of_json({"error": "key?"}, 401)) as locked,
-        vendor(lambda _: Answer.of_json({"data": []})) as empty,
+        run_vendor(lambda _: VendorAnswer(silent=True)) as quiet,
+        run_vendor(lambda _: TAGS) as ollama,
+        run_vendor(lambda _: MODELS) as studio,
+        run_vendor(lambda _: VendorAnswer([b"<html>"], content_type="text/html")) as page,
+        run_vendor(lambda _: VendorAnswer.from_json({"error": "key?"}, 401)) as locked,
+        run_vendor(lambda _: VendorAnswer.from_json({"data": []})) as empty,
     ):
         servers = [
-            LocalServer("ollama", "Ollama", ollama.url, installed="/api/tags"),
+            LocalServer("ollama", "Ollama", ollama.url, installed_models_path="/api/tags"),
             *(
                 LocalServer(name, name, url)
                 for name, url in {
@@ -83,7 +97,7 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
             ),
         ]
         # So long that a busy machine answers too.
-        found = await running_servers({"OPENAI_API_KEY": "secret"}, http, servers, patience=2)
+        found = await find_running_servers({"OPENAI_API_KEY": "secret"}, http, servers, patience=2)
         await http.close()
     assert [(f.settings.name, f.settings.models) for f in found] == [
         ("ollama", ("qwen3:latest",)),
@@ -91,7 +105,7 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
     ]
     assert found[0].settings.base_url == f"{ollama.url}/v1"
     for fake in (ollama, studio, page, locked, empty):
-        (asked,) = fake.asked
+        (asked,) = fake.requests
         assert asked.method == "GET"
         assert "authorization" not in asked.headers
         assert asked.body == b""
@@ -100,16 +114,16 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
 @pytest.mark.clock
 async def test_who_says_nothing_is_waited_for_a_moment_and_all_at_once() -> None:
     http = HttpClient()
-    async with vendor(lambda _: Answer(silent=True)) as quiet:
+    async with run_vendor(lambda _: VendorAnswer(silent=True)) as quiet:
         servers = [LocalServer(name, name, quiet.url) for name in "abcdefgh"]
         start = time.monotonic()
-        assert await running_servers({}, http, servers) == []
+        assert await find_running_servers({}, http, servers) == []
         assert time.monotonic() - start < 1.5
         await http.close()
 
 
 def test_only_loopback_is_probed() -> None:
-    assert all(server.base.startswith("http://127.0.0.1:") for server in SERVERS)
+    assert all(server.base_url.startswith("http://127.0.0.1:") for server in KNOWN_LOCAL_SERVERS)
 
 
 @pytest.mark.parametrize(
@@ -124,22 +138,24 @@ def test_only_loopback_is_probed() -> None:
     ],
 )
 def test_ollama_is_looked_for_where_it_says_it_is(host: str, base: str) -> None:
-    assert moved(SERVERS[0], {"OLLAMA_HOST": host}).base == base
-    assert moved(SERVERS[1], {"OLLAMA_HOST": host}) == SERVERS[1]
+    assert apply_ollama_host(KNOWN_LOCAL_SERVERS[0], {"OLLAMA_HOST": host}).base_url == base
+    assert (
+        apply_ollama_host(KNOWN_LOCAL_SERVERS[1], {"OLLAMA_HOST": host}) == KNOWN_LOCAL_SERVERS[1]
+    )
 
 
 @pytest.mark.req("discovery.order")
 async def test_keys_come_before_servers_and_configuration_before_both() -> None:
-    async with vendor(lambda _: MODELS) as fake:
+    async with run_vendor(lambda _: MODELS) as fake:
         servers = [LocalServer("studio", "LM Studio", fake.url)]
         http = HttpClient()
-        found = await discover({"ANTHROPIC_API_KEY": "k"}, http, servers=servers)
+        found = await discover_providers({"ANTHROPIC_API_KEY": "k"}, http, servers=servers)
         assert [f.settings.name for f in found] == ["anthropic", "studio"]
         await http.close()
         made = await open_registry({}, environ={}, servers=servers)
         assert await made.default_model() == "m1"
         await made.close()
-        fake.asked.clear()
+        fake.requests.clear()
         made = await open_registry(
             {"llm": {"base_url": "http://h/v1", "model": "mine"}},
             environ={"ANTHROPIC_API_KEY": "k"},
@@ -147,26 +163,29 @@ async def test_keys_come_before_servers_and_configuration_before_both() -> None:
         )
         assert [entry.settings.name for entry in made.entries] == ["llm"]
         assert await made.default_model() == "mine"
-        assert fake.asked == []
+        assert fake.requests == []
         await made.close()
 
 
 async def test_a_model_that_is_not_installed_is_not_found(tmp_path: Path) -> None:
     http = HttpClient()
-    assert await discover({}, http, servers=(), models_directory=tmp_path) == []
+    assert await discover_providers({}, http, servers=(), models_directory=tmp_path) == []
     await http.close()
 
 
 @pytest.mark.req("discovery.ways_on")
 def test_three_ways_on_are_named() -> None:
-    assert WAYS_ON.count("\n  - ") == 3
+    assert SETUP_HELP.count("\n  - ") == 3
     for way in ("OPENAI_API_KEY", "Ollama", "crabtalkd model install", "crabtalkd setup"):
-        assert way in WAYS_ON
+        assert way in SETUP_HELP
 
 
 def test_a_sensible_model_is_picked_from_a_long_list() -> None:
     offered = ["whisper-1", "gpt-4o", "gpt-5-mini-2025", "gpt-5"]
-    assert preferred("openai", offered) == "gpt-5-mini-2025"
-    assert preferred("anthropic", ["claude-opus-9", "claude-sonnet-5"]) == "claude-sonnet-5"
-    assert preferred("bedrock", ["x", "y"]) == "x"
-    assert preferred("openai", []) == ""
+    assert choose_preferred_model("openai", offered) == "gpt-5-mini-2025"
+    assert (
+        choose_preferred_model("anthropic", ["claude-opus-9", "claude-sonnet-5"])
+        == "claude-sonnet-5"
+    )
+    assert choose_preferred_model("bedrock", ["x", "y"]) == "x"
+    assert choose_preferred_model("openai", []) == ""

@@ -12,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.model import ApiError, ErrorKind
-from crabtalk.model.eventstream import MAX_MESSAGE, EventStreamDecoder, Header, StreamMessage
-from tests.model.fake import in_pieces
+from crabtalk.model.eventstream import (
+    MAX_MESSAGE,
+    EventStreamDecoder,
+    EventStreamMessage,
+    HeaderValue,
+)
+from tests.model.fake import split_pieces
 
-Typed = tuple[int, Header]  # the number of a type, and a value of it
+Typed = tuple[int, HeaderValue]  # the number of a type, and a value of it
 
 FORMATS = {2: ">b", 3: ">h", 4: ">i", 5: ">q", 8: ">q"}
 
 
-def encode_header(name: str, kind: int, value: Header) -> bytes:
+def encode_header(name: str, kind: int, value: HeaderValue) -> bytes:
     raw = name.encode()
     head = bytes([len(raw)]) + raw + bytes([kind])
     if kind in FORMATS:
@@ -32,47 +37,49 @@ def encode_header(name: str, kind: int, value: Header) -> bytes:
     return head
 
 
-def encode(headers: Mapping[str, Typed], payload: bytes = b"") -> bytes:
-    return frame(b"".join(encode_header(name, *typed) for name, typed in headers.items()), payload)
+def encode_message(headers: Mapping[str, Typed], payload: bytes = b"") -> bytes:
+    return encode_frame(
+        b"".join(encode_header(name, *typed) for name, typed in headers.items()), payload
+    )
 
 
-def frame(headers: bytes, payload: bytes) -> bytes:
-    start = prelude(len(headers) + len(payload) + 16, len(headers))
-    return checked(start + headers + payload)
+def encode_frame(headers: bytes, payload: bytes) -> bytes:
+    start = encode_prelude(len(headers) + len(payload) + 16, len(headers))
+    return add_checksum(start + headers + payload)
 
 
-def prelude(length: int, headers: int) -> bytes:
-    return checked(struct.pack(">II", length, headers))
+def encode_prelude(length: int, headers: int) -> bytes:
+    return add_checksum(struct.pack(">II", length, headers))
 
 
-def checked(data: bytes) -> bytes:
+def add_checksum(data: bytes) -> bytes:
     return data + struct.pack(">I", crc32(data))
 
 
-def decoded(pieces: Iterable[bytes]) -> list[StreamMessage]:
+def decode_pieces(pieces: Iterable[bytes]) -> list[EventStreamMessage]:
     decoder = EventStreamDecoder()
     return [message for piece in pieces for message in decoder.feed(piece)]
 
 
-def integers(bits: int) -> st.SearchStrategy[int]:
+def signed_integers(bits: int) -> st.SearchStrategy[int]:
     return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def typed(kind: int, values: st.SearchStrategy[Header]) -> st.SearchStrategy[Typed]:
+def typed_values(kind: int, values: st.SearchStrategy[HeaderValue]) -> st.SearchStrategy[Typed]:
     return values.map(lambda value: (kind, value))
 
 
 VALUES = st.one_of(
     st.just((0, True)),
     st.just((1, False)),
-    typed(2, integers(8)),
-    typed(3, integers(16)),
-    typed(4, integers(32)),
-    typed(5, integers(64)),
-    typed(6, st.binary(max_size=40)),
-    typed(7, st.text(max_size=20)),
-    typed(8, integers(64)),
-    typed(9, st.binary(min_size=16, max_size=16)),
+    typed_values(2, signed_integers(8)),
+    typed_values(3, signed_integers(16)),
+    typed_values(4, signed_integers(32)),
+    typed_values(5, signed_integers(64)),
+    typed_values(6, st.binary(max_size=40)),
+    typed_values(7, st.text(max_size=20)),
+    typed_values(8, signed_integers(64)),
+    typed_values(9, st.binary(min_size=16, max_size=16)),
 )
 NAMES = st.text(min_size=1, max_size=20)
 MESSAGES = st.tuples(st.dictionaries(NAMES, VALUES, max_size=6), st.binary(max_size=60))
@@ -92,7 +99,7 @@ ALL_TYPES: dict[str, Typed] = {
 
 
 def test_headers_of_all_ten_types_are_read() -> None:
-    (message,) = decoded([encode(ALL_TYPES, b"payload")])
+    (message,) = decode_pieces([encode_message(ALL_TYPES, b"payload")])
     assert message.headers == {name: value for name, (_, value) in ALL_TYPES.items()}
     assert message.payload == b"payload"
 
@@ -101,11 +108,11 @@ def test_headers_of_all_ten_types_are_read() -> None:
 def test_botocore_reads_the_same_from_the_same_bytes(
     messages: list[tuple[dict[str, Typed], bytes]],
 ) -> None:
-    data = b"".join(encode(headers, payload) for headers, payload in messages)
+    data = b"".join(encode_message(headers, payload) for headers, payload in messages)
     oracle = EventStreamBuffer()
     oracle.add_data(data)
     expected = [(message.headers, message.payload) for message in oracle]
-    assert decoded([data]) == expected
+    assert decode_pieces([data]) == expected
     assert len(expected) == len(messages)
 
 
@@ -114,28 +121,28 @@ def test_botocore_reads_the_same_from_the_same_bytes(
 def test_any_split_of_the_bytes_gives_the_same_messages(
     messages: list[tuple[dict[str, Typed], bytes]], data: st.DataObject
 ) -> None:
-    body = b"".join(encode(headers, payload) for headers, payload in messages)
+    body = b"".join(encode_message(headers, payload) for headers, payload in messages)
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=12))
     edges = [0, *sorted(cuts), len(body)]
-    assert decoded(body[a:b] for a, b in pairwise(edges)) == decoded([body])
-    assert decoded(in_pieces(body, 1)) == decoded([body])
+    assert decode_pieces(body[a:b] for a, b in pairwise(edges)) == decode_pieces([body])
+    assert decode_pieces(split_pieces(body, 1)) == decode_pieces([body])
 
 
 @given(MESSAGES, st.data())
 def test_no_damaged_byte_goes_unnoticed(
     message: tuple[dict[str, Typed], bytes], data: st.DataObject
 ) -> None:
-    body = bytearray(encode(*message))
+    body = bytearray(encode_message(*message))
     place = data.draw(st.integers(0, len(body) - 1))
     body[place] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ApiError) as caught:
-        decoded([bytes(body)])
+        decode_pieces([bytes(body)])
     assert caught.value.kind is ErrorKind.PROTOCOL
 
 
-def refusal(data: bytes) -> ErrorKind | None:
+def find_refusal(data: bytes) -> ErrorKind | None:
     try:
-        decoded([data])
+        decode_pieces([data])
     except ApiError as error:
         return error.kind
     return None
@@ -143,32 +150,32 @@ def refusal(data: bytes) -> ErrorKind | None:
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_headers_of_any_bytes_are_read_or_refused_in_words(headers: bytes, payload: bytes) -> None:
-    assert refusal(frame(headers, payload)) in (None, ErrorKind.PROTOCOL)
+    assert find_refusal(encode_frame(headers, payload)) in (None, ErrorKind.PROTOCOL)
 
 
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
         (b"<html>log in</html>", "starts with a wrong checksum"),
-        (prelude(15, 0), "claims to be 15 bytes long"),
-        (prelude(MAX_MESSAGE + 1, 0), f"claims to be {MAX_MESSAGE + 1} bytes long"),
-        (prelude(2**32 - 1, 0), "claims to be 4294967295 bytes long"),
-        (prelude(20, 5), "claims 5 bytes of headers"),
-        (prelude(MAX_MESSAGE, 200_000), "claims 200000 bytes of headers"),
-        (encode({"a": (0, True)})[:-1] + b"\x00", "has a wrong checksum"),
-        (frame(b"\x01a\x0a", b""), "header of the unknown type 10"),
-        (frame(b"\x01a\x00\x01a\x00", b""), "has the header a twice"),
-        (frame(b"\x05a", b""), "headers that cannot be read"),
-        (frame(b"\x01a", b""), "headers that cannot be read"),
-        (frame(b"\x01a\x07\x00\x09short", b""), "headers that cannot be read"),
-        (frame(b"\x01a\x05\x00", b""), "headers that cannot be read"),
-        (frame(b"\x01a\x09\x00", b""), "headers that cannot be read"),
-        (frame(b"\x01\xff\x00", b""), "headers that cannot be read"),
+        (encode_prelude(15, 0), "claims to be 15 bytes long"),
+        (encode_prelude(MAX_MESSAGE + 1, 0), f"claims to be {MAX_MESSAGE + 1} bytes long"),
+        (encode_prelude(2**32 - 1, 0), "claims to be 4294967295 bytes long"),
+        (encode_prelude(20, 5), "claims 5 bytes of headers"),
+        (encode_prelude(MAX_MESSAGE, 200_000), "claims 200000 bytes of headers"),
+        (encode_message({"a": (0, True)})[:-1] + b"\x00", "has a wrong checksum"),
+        (encode_frame(b"\x01a\x0a", b""), "header of the unknown type 10"),
+        (encode_frame(b"\x01a\x00\x01a\x00", b""), "has the header a twice"),
+        (encode_frame(b"\x05a", b""), "headers that cannot be read"),
+        (encode_frame(b"\x01a", b""), "headers that cannot be read"),
+        (encode_frame(b"\x01a\x07\x00\x09short", b""), "headers that cannot be read"),
+        (encode_frame(b"\x01a\x05\x00", b""), "headers that cannot be read"),
+        (encode_frame(b"\x01a\x09\x00", b""), "headers that cannot be read"),
+        (encode_frame(b"\x01\xff\x00", b""), "headers that cannot be read"),
     ],
 )
 def test_what_is_no_event_stream_is_refused_in_words(data: bytes, sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
-        decoded([data])
+        decode_pieces([data])
     assert caught.value.kind is ErrorKind.PROTOCOL
 
 
@@ -176,7 +183,7 @@ def test_nothing_is_set_aside_for_what_a_length_promises() -> None:
     decoder = EventStreamDecoder()
     tracemalloc.start()
     try:
-        assert list(decoder.feed(prelude(MAX_MESSAGE, 0) + b"a few bytes")) == []
+        assert list(decoder.feed(encode_prelude(MAX_MESSAGE, 0) + b"a few bytes")) == []
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -186,7 +193,7 @@ def test_nothing_is_set_aside_for_what_a_length_promises() -> None:
 
 def test_the_end_of_a_message_is_told_from_its_middle() -> None:
     decoder = EventStreamDecoder()
-    body = encode(ALL_TYPES, b"x")
+    body = encode_message(ALL_TYPES, b"x")
     states = [decoder.is_between_messages]
     for piece in (body[:5], body[5:-1], body[-1:]):
         list(decoder.feed(piece))

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     HttpClient,
@@ -25,14 +24,15 @@ from crabtalk.model import (
     Message,
     ModelInfo,
     Request,
-    Retry,
+    ResponseAssembler,
+    RetryPolicy,
     Tool,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
 from crabtalk.model.google import DEFAULT_BASE, FOREIGN_SIGNATURE, GoogleDialect
-from tests.model.fake import Answer, FakeVendor, in_pieces, vendor
+from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 # Its SDK takes longer to load than all tests here but those it is a witness in.
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ HI = Request(model="gemini-x", messages=(Message(role="user", text="hi"),))
 PATH = "/v1beta/models/gemini-x:streamGenerateContent?alt=sse"
 
 
-def sse(*documents: object, end: str = "\r\n") -> bytes:
+def encode_sse(*documents: object, end: str = "\r\n") -> bytes:
     """As Google writes it: CR LF, and no mark at the end."""
     return "".join(
         f"data: {json.dumps(document, ensure_ascii=False)}{end}{end}" for document in documents
     ).encode()
 
 
-def event(
+def build_event(
     *parts: dict[str, Any], finish: str | None = None, usage: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
@@ -63,11 +63,11 @@ def event(
     }
 
 
-def call(name: str, args: object = None, **fields: object) -> dict[str, Any]:
+def build_call(name: str, args: object = None, **fields: object) -> dict[str, Any]:
     return {"functionCall": {"name": name, "args": args or {}, **fields}}
 
 
-def signature(word: str) -> str:
+def encode_signature(word: str) -> str:
     return base64.b64encode(word.encode()).decode()
 
 
@@ -81,16 +81,18 @@ USAGE = {
 }
 
 # A thinking model thinks, speaks, and calls two tools at once; only the first call is signed.
-FULL = sse(
-    event({"text": "Hm, ", "thought": True}),
-    event({"text": "über 🦀", "thought": True}),
-    event({"text": "Sure"}),
-    event({"text": ", 日本"}),
-    event(
-        call("bash", {"command": "ls"}) | {"thoughtSignature": signature("one")},
-        call("read", id="given-by-google"),
+FULL = encode_sse(
+    build_event({"text": "Hm, ", "thought": True}),
+    build_event({"text": "über 🦀", "thought": True}),
+    build_event({"text": "Sure"}),
+    build_event({"text": ", 日本"}),
+    build_event(
+        build_call("bash", {"command": "ls"}) | {"thoughtSignature": encode_signature("one")},
+        build_call("read", id="given-by-google"),
     ),
-    event({"text": "", "thoughtSignature": signature("two")}, finish="STOP", usage=USAGE),
+    build_event(
+        {"text": "", "thoughtSignature": encode_signature("two")}, finish="STOP", usage=USAGE
+    ),
 )
 FULL_MESSAGE = Message(
     role="assistant",
@@ -102,17 +104,17 @@ FULL_MESSAGE = Message(
     ),
     opaque={
         "google": {
-            "calls": {"call_Il0taoSYJ5Cez7IP_0": signature("one")},
-            "text": [[8, 8, signature("two")]],
+            "calls": {"call_Il0taoSYJ5Cez7IP_0": encode_signature("one")},
+            "text": [[8, 8, encode_signature("two")]],
         }
     },
 )
 
 
 @asynccontextmanager
-async def provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpProvider]:
+async def open_provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpProvider]:
     http = HttpClient()
-    retry = Retry(max_retries=retries, backoff=0.001)
+    retry = RetryPolicy(max_retries=retries, backoff=0.001)
     dialect = GoogleDialect("test", base=fake.url, api_key="secret")
     try:
         yield HttpProvider(dialect, http, retry=retry)
@@ -121,13 +123,13 @@ async def provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[HttpP
 
 
 # Google's SDK inherits from aiohttp's session, which aiohttp asks nobody to do.
-with_sdk = pytest.mark.filterwarnings(
+ignores_sdk_warning = pytest.mark.filterwarnings(
     "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
 )
 
 
 @asynccontextmanager
-async def google_sdk(fake: FakeVendor) -> AsyncIterator["genai.client.AsyncClient"]:
+async def open_google_sdk(fake: FakeVendor) -> AsyncIterator["genai.client.AsyncClient"]:
     from google import genai
     from google.genai import types
 
@@ -140,12 +142,12 @@ async def google_sdk(fake: FakeVendor) -> AsyncIterator["genai.client.AsyncClien
         client.close()
 
 
-async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+async def collect_chunks(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
     return [chunk async for chunk in provider.stream(request)]
 
 
-def put_together(chunks: list[Chunk]) -> Assembler:
-    assembler = Assembler()
+def assemble_chunks(chunks: list[Chunk]) -> ResponseAssembler:
+    assembler = ResponseAssembler()
     for chunk in chunks:
         assembler.add(chunk)
     return assembler
@@ -154,8 +156,8 @@ def put_together(chunks: list[Chunk]) -> Assembler:
 DIALECT = GoogleDialect("test")
 
 
-def decoded(*pieces: bytes, request: Request = HI) -> list[Chunk]:
-    decoder = DIALECT.decoder(request)
+def decode_pieces(*pieces: bytes, request: Request = HI) -> list[Chunk]:
+    decoder = DIALECT.create_decoder(request)
     chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
     return chunks + decoder.end()
 
@@ -166,9 +168,12 @@ def decoded(*pieces: bytes, request: Request = HI) -> list[Chunk]:
 @pytest.mark.req("model.backend.google")
 @pytest.mark.req("model.stream")
 async def test_text_thoughts_calls_usage_and_finish_are_read() -> None:
-    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert whole.message() == FULL_MESSAGE
+    async with (
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
+        open_provider(fake) as model,
+    ):
+        whole = assemble_chunks(await collect_chunks(model))
+    assert whole.build_message() == FULL_MESSAGE
     assert whole.finish == "tool_calls"
     assert whole.usage == Usage(
         prompt=20, completion=10, total=30, cache_hit=16, cache_miss=4, reasoning=3
@@ -176,13 +181,13 @@ async def test_text_thoughts_calls_usage_and_finish_are_read() -> None:
 
 
 async def test_a_complete_answer_is_the_stream_put_together() -> None:
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
     assert response.model == "gemini-x"
 
 
-@with_sdk
+@ignores_sdk_warning
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
     """If it did not, the fake would not be honest."""
@@ -192,7 +197,10 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
     calls = []
     signatures = []
     usage = finish = None
-    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, google_sdk(fake) as sdk:
+    async with (
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
+        open_google_sdk(fake) as sdk,
+    ):
         stream = await sdk.models.generate_content_stream(model="gemini-x", contents="hi")
         async for chunk in stream:
             usage = chunk.usage_metadata
@@ -207,8 +215,8 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
                     reasoning += part.text or ""
                 else:
                     text += part.text or ""
-    assert fake.asked[0].path == PATH
-    assert fake.asked[0].headers["x-goog-api-key"] == "secret"
+    assert fake.requests[0].path == PATH
+    assert fake.requests[0].headers["x-goog-api-key"] == "secret"
     assert text == FULL_MESSAGE.text
     assert reasoning == FULL_MESSAGE.reasoning
     assert [(c.name, c.args) for c in calls] == [
@@ -228,11 +236,11 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
 def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FULL)]
     pieces = [FULL[a:b] for a, b in pairwise(edges)]
-    assert decoded(*pieces) == decoded(FULL)
+    assert decode_pieces(*pieces) == decode_pieces(FULL)
 
 
-FINISHED = sse(event({"text": "a"}, finish="STOP"))
-TRAILING = sse({"usageMetadata": {"promptTokenCount": 4}})
+FINISHED = encode_sse(build_event({"text": "a"}, finish="STOP"))
+TRAILING = encode_sse({"usageMetadata": {"promptTokenCount": 4}})
 
 
 @pytest.mark.req("faults.model.complete")
@@ -241,41 +249,48 @@ TRAILING = sse({"usageMetadata": {"promptTokenCount": 4}})
 async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
     length: int, cut: bool
 ) -> None:
-    answer = Answer([FINISHED, TRAILING[:length]], cut=cut)
-    async with vendor([answer]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert (whole.message().text, whole.finish) == ("a", "stop")
+    answer = VendorAnswer([FINISHED, TRAILING[:length]], cut=cut)
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
+        whole = assemble_chunks(await collect_chunks(model))
+    assert (whole.build_message().text, whole.finish) == ("a", "stop")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (
         f": keep-alive{end}{end}".encode()
-        + sse(event({"text": "a"}), end=end)
+        + encode_sse(build_event({"text": "a"}), end=end)
         + f"id: 7{end}retry: 10{end}: ping{end}".encode()
-        + sse(event({"text": "b"}, finish="STOP"), end=end)
+        + encode_sse(build_event({"text": "b"}, finish="STOP"), end=end)
     )
     for size in (1, 2, 3, 1000):
-        assert put_together(decoded(*in_pieces(noisy, size))).message().text == "ab"
+        assert (
+            assemble_chunks(decode_pieces(*split_pieces(noisy, size))).build_message().text == "ab"
+        )
 
 
 def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
-    assert decoded(sse(event({"text": "a"}, finish="STOP")).rstrip())[-1].finish == "stop"
+    assert (
+        decode_pieces(encode_sse(build_event({"text": "a"}, finish="STOP")).rstrip())[-1].finish
+        == "stop"
+    )
 
 
 def test_the_last_usage_counts_and_what_the_vendor_leaves_out_is_unknown() -> None:
-    body = sse(
-        event({"text": "a"}, usage={"promptTokenCount": 4, "totalTokenCount": 4}),
-        event(
+    body = encode_sse(
+        build_event({"text": "a"}, usage={"promptTokenCount": 4, "totalTokenCount": 4}),
+        build_event(
             {"text": "b"}, finish="STOP", usage={"promptTokenCount": 4, "candidatesTokenCount": 2}
         ),
     )
-    assert put_together(decoded(body)).usage == Usage(prompt=4, completion=2, total=6)
+    assert assemble_chunks(decode_pieces(body)).usage == Usage(prompt=4, completion=2, total=6)
 
 
 def test_several_parts_of_one_event_are_told_apart() -> None:
-    body = sse(event({"text": "hm", "thought": True}, {"text": "a"}, call("x"), finish="STOP"))
-    (chunk,) = decoded(body)
+    body = encode_sse(
+        build_event({"text": "hm", "thought": True}, {"text": "a"}, build_call("x"), finish="STOP")
+    )
+    (chunk,) = decode_pieces(body)
     assert (chunk.reasoning, chunk.text, chunk.finish) == ("hm", "a", "tool_calls")
     assert chunk.tool_calls == (
         ToolCallDelta(index=0, id="call_Il0taoSYJ5Cez7IP_0", name="x", arguments="{}"),
@@ -284,9 +299,11 @@ def test_several_parts_of_one_event_are_told_apart() -> None:
 
 def test_calls_in_events_of_their_own_are_counted_on() -> None:
     """And a finish that comes later knows of them."""
-    body = sse(event(call("x")), event(call("x")), event(finish="STOP"))
-    whole = put_together(decoded(body))
-    assert [c.id for c in whole.tool_calls()] == [
+    body = encode_sse(
+        build_event(build_call("x")), build_event(build_call("x")), build_event(finish="STOP")
+    )
+    whole = assemble_chunks(decode_pieces(body))
+    assert [c.id for c in whole.build_tool_calls()] == [
         "call_Il0taoSYJ5Cez7IP_0",
         "call_Il0taoSYJ5Cez7IP_1",
     ]
@@ -294,10 +311,21 @@ def test_calls_in_events_of_their_own_are_counted_on() -> None:
 
 
 def test_without_a_response_id_calls_are_named_after_their_place_in_the_history() -> None:
-    body = sse({"candidates": [event(call("x"), call("y"), finish="STOP")["candidates"][0]]})
+    body = encode_sse(
+        {
+            "candidates": [
+                build_event(build_call("x"), build_call("y"), finish="STOP")["candidates"][0]
+            ]
+        }
+    )
     later = Request(model="gemini-x", messages=HI.messages * 3)
-    assert [c.id for c in put_together(decoded(body)).tool_calls()] == ["call_1_0", "call_1_1"]
-    assert put_together(decoded(body, request=later)).tool_calls()[0].id == "call_3_0"
+    assert [c.id for c in assemble_chunks(decode_pieces(body)).build_tool_calls()] == [
+        "call_1_0",
+        "call_1_1",
+    ]
+    assert (
+        assemble_chunks(decode_pieces(body, request=later)).build_tool_calls()[0].id == "call_3_0"
+    )
 
 
 def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
@@ -305,8 +333,10 @@ def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
     bare = {"candidates": [{"content": {"role": "model"}}], "responseId": "r"}
     nothing = {"candidates": [{"content": None, "finishReason": None}], "usageMetadata": None}
     unsaid = {"candidates": [{"finishReason": "FINISH_REASON_UNSPECIFIED"}]}
-    body = sse({}, bare, nothing, unsaid, event(odd), event({"text": "a"}, finish="STOP"))
-    usage, last = decoded(body)
+    body = encode_sse(
+        {}, bare, nothing, unsaid, build_event(odd), build_event({"text": "a"}, finish="STOP")
+    )
+    usage, last = decode_pieces(body)
     assert usage == Chunk(usage=Usage(prompt=20, total=20))
     assert last.text == "a"
 
@@ -328,11 +358,14 @@ def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
     ],
 )
 def test_finish_reasons_are_told_in_our_words(reason: str, finish: str) -> None:
-    assert decoded(sse(event(finish=reason)))[-1].finish == finish
+    assert decode_pieces(encode_sse(build_event(finish=reason)))[-1].finish == finish
 
 
 def test_a_call_cut_off_by_the_limit_is_no_reason_to_go_on() -> None:
-    assert decoded(sse(event(call("x"), finish="MAX_TOKENS")))[-1].finish == "length"
+    assert (
+        decode_pieces(encode_sse(build_event(build_call("x"), finish="MAX_TOKENS")))[-1].finish
+        == "length"
+    )
 
 
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────
@@ -372,9 +405,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
         max_tokens=10,
         temperature=0.5,
     )
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
-        await chunks_of(model, request)
-    (asked,) = fake.asked
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model, request)
+    (asked,) = fake.requests
     assert (asked.method, asked.path) == ("POST", PATH)
     assert asked.headers["x-goog-api-key"] == "secret"
     assert asked.headers["content-type"] == "application/json"
@@ -444,12 +477,12 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
 
 
 async def test_a_plain_request_is_as_small_as_can_be() -> None:
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
-        await chunks_of(model)
-    assert fake.asked[0].json == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model)
+    assert fake.requests[0].json == {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
 
 
-@with_sdk
+@ignores_sdk_warning
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_asks_in_the_same_words() -> None:
     """The same conversation, written down by both."""
@@ -515,29 +548,29 @@ async def test_the_vendors_sdk_asks_in_the_same_words() -> None:
         ),
     ]
     async with (
-        vendor(lambda _: Answer([FULL])) as fake,
-        google_sdk(fake) as sdk,
-        provider(fake) as model,
+        run_vendor(lambda _: VendorAnswer([FULL])) as fake,
+        open_google_sdk(fake) as sdk,
+        open_provider(fake) as model,
     ):
         stream = await sdk.models.generate_content_stream(
             model="gemini-x", contents=contents, config=config
         )
         assert [chunk async for chunk in stream]
-        await chunks_of(model, request)
-    theirs, ours = fake.asked
+        await collect_chunks(model, request)
+    theirs, ours = fake.requests
     assert theirs.path == ours.path
-    assert spelled_alike(theirs.json) == spelled_alike(ours.json)
+    assert normalise_spelling(theirs.json) == normalise_spelling(ours.json)
 
 
-def spelled_alike(document: Any) -> Any:
+def normalise_spelling(document: Any) -> Any:
     """Google's JSON has two spellings of names and two alphabets of base64, and reads them all."""
     if isinstance(document, dict):
         return {
-            re.sub("_(.)", lambda match: match[1].upper(), name): spelled_alike(value)
+            re.sub("_(.)", lambda match: match[1].upper(), name): normalise_spelling(value)
             for name, value in document.items()
         }
     if isinstance(document, list):
-        return [spelled_alike(value) for value in document]
+        return [normalise_spelling(value) for value in document]
     return document.replace("_", "/") if isinstance(document, str) else document
 
 
@@ -554,12 +587,12 @@ def test_the_choice_of_tools_is_told_in_the_vendors_words(
     choice: str, config: dict[str, Any]
 ) -> None:
     request = msgspec.structs.replace(HI, tools=(Tool("bash"),), tool_choice=choice)
-    assert DIALECT.body(request)["toolConfig"] == {"functionCallingConfig": config}
+    assert DIALECT.build_body(request)["toolConfig"] == {"functionCallingConfig": config}
 
 
 def test_nothing_is_said_of_thinking_when_it_is_off() -> None:
     request = msgspec.structs.replace(HI, max_tokens=5)
-    assert DIALECT.body(request)["generationConfig"] == {"maxOutputTokens": 5}
+    assert DIALECT.build_body(request)["generationConfig"] == {"maxOutputTokens": 5}
 
 
 def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> None:
@@ -572,7 +605,7 @@ def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> Non
         Message(role="assistant", text="d"),
         Message(role="assistant", text="e", agent="guest"),
     )
-    assert DIALECT.body(Request("gemini-x", messages))["contents"] == [
+    assert DIALECT.build_body(Request("gemini-x", messages))["contents"] == [
         {"role": "user", "parts": [{"text": "a"}, {"text": "b"}, {"text": "c"}]},
         {"role": "model", "parts": [{"text": "d"}, {"text": "e"}]},
     ]
@@ -581,7 +614,7 @@ def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> Non
 @pytest.mark.parametrize("arguments", ["[1]", "null", "nonsense", '{"a":', "\ud800"])
 def test_arguments_that_are_no_object_go_back_as_the_text_they_were(arguments: str) -> None:
     message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
-    (content,) = DIALECT.body(Request("gemini-x", (message,)))["contents"]
+    (content,) = DIALECT.build_body(Request("gemini-x", (message,)))["contents"]
     assert content["parts"][0]["functionCall"]["args"] == {"arguments": arguments}
 
 
@@ -595,7 +628,7 @@ def test_arguments_that_are_no_object_go_back_as_the_text_they_were(arguments: s
     ],
 )
 def test_a_model_is_asked_for_with_or_without_its_prefix(model: str, path: str) -> None:
-    url = DIALECT.chat(Request(model, ())).url
+    url = DIALECT.build_chat_request(Request(model, ())).url
     assert url == f"{DEFAULT_BASE}/{path}:streamGenerateContent?alt=sse"
 
 
@@ -616,17 +649,20 @@ def test_a_base_without_a_version_gets_one(base: str, full: str) -> None:
 
 def test_the_key_is_never_in_the_url() -> None:
     dialect = GoogleDialect("test", api_key="secret")
-    for asked in (dialect.chat(HI), dialect.list_models()):
+    for asked in (dialect.build_chat_request(HI), dialect.build_models_request()):
         assert "secret" not in asked.url
         assert asked.headers["x-goog-api-key"] == "secret"
-    assert "x-goog-api-key" not in DIALECT.chat(HI).headers
+    assert "x-goog-api-key" not in DIALECT.build_chat_request(HI).headers
 
 
 # ── There and back ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None:
-    async with vendor([Answer([FULL]), Answer([FULL])]) as fake, provider(fake) as model:
+    async with (
+        run_vendor([VendorAnswer([FULL]), VendorAnswer([FULL])]) as fake,
+        open_provider(fake) as model,
+    ):
         first = (await model.complete(HI)).message
         # As a store would: what is opaque survives being written down.
         kept = msgspec.json.decode(msgspec.json.encode(first), type=Message)
@@ -635,20 +671,20 @@ async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None
             for made in kept.tool_calls
         ]
         await model.complete(Request("gemini-x", (*HI.messages, kept, *results)))
-    assert fake.asked[1].json["contents"] == [
+    assert fake.requests[1].json["contents"] == [
         {"role": "user", "parts": [{"text": "hi"}]},
         {
             "role": "model",
             "parts": [
                 {"text": "Sure, 日本"},
-                {"text": "", "thoughtSignature": signature("two")},
+                {"text": "", "thoughtSignature": encode_signature("two")},
                 {
                     "functionCall": {
                         "id": "call_Il0taoSYJ5Cez7IP_0",
                         "name": "bash",
                         "args": {"command": "ls"},
                     },
-                    "thoughtSignature": signature("one"),
+                    "thoughtSignature": encode_signature("one"),
                 },
                 {"functionCall": {"id": "given-by-google", "name": "read", "args": {}}},
             ],
@@ -675,20 +711,20 @@ async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None
     ]
 
 
-def parts_back(*events: dict[str, Any]) -> Any:
+def list_returned_parts(*events: dict[str, Any]) -> Any:
     """The parts that go back for an answer read from `events`."""
-    message = put_together(decoded(sse(*events))).message()
-    (content,) = DIALECT.body(Request("gemini-x", (message,)))["contents"]
+    message = assemble_chunks(decode_pieces(encode_sse(*events))).build_message()
+    (content,) = DIALECT.build_body(Request("gemini-x", (message,)))["contents"]
     return content["parts"]
 
 
 def test_signed_text_is_not_joined_with_unsigned() -> None:
-    assert parts_back(
-        event({"text": "a🦀"}),
-        event({"text": "b"}),
-        event({"text": "cd", "thoughtSignature": "S1"}),
-        event({"text": "e"}, {"text": "f", "thoughtSignature": "S2"}),
-        event({"text": "g"}, finish="STOP"),
+    assert list_returned_parts(
+        build_event({"text": "a🦀"}),
+        build_event({"text": "b"}),
+        build_event({"text": "cd", "thoughtSignature": "S1"}),
+        build_event({"text": "e"}, {"text": "f", "thoughtSignature": "S2"}),
+        build_event({"text": "g"}, finish="STOP"),
     ) == [
         {"text": "a🦀b"},
         {"text": "cd", "thoughtSignature": "S1"},
@@ -699,17 +735,17 @@ def test_signed_text_is_not_joined_with_unsigned() -> None:
 
 
 def test_of_thoughts_only_the_signed_go_back() -> None:
-    assert parts_back(
-        event({"text": "hm", "thought": True}),
-        event({"text": "so", "thought": True, "thoughtSignature": "S"}),
-        event({"text": "a"}, finish="STOP"),
+    assert list_returned_parts(
+        build_event({"text": "hm", "thought": True}),
+        build_event({"text": "so", "thought": True, "thoughtSignature": "S"}),
+        build_event({"text": "a"}, finish="STOP"),
     ) == [{"text": "so", "thought": True, "thoughtSignature": "S"}, {"text": "a"}]
 
 
 def test_each_call_keeps_its_own_signature() -> None:
-    parts = parts_back(
-        event(call("x") | {"thoughtSignature": "S1"}),
-        event(call("y") | {"thoughtSignature": "S2"}, finish="STOP"),
+    parts = list_returned_parts(
+        build_event(build_call("x") | {"thoughtSignature": "S1"}),
+        build_event(build_call("y") | {"thoughtSignature": "S2"}, finish="STOP"),
     )
     assert [(p["functionCall"]["name"], p["thoughtSignature"]) for p in parts] == [
         ("x", "S1"),
@@ -735,15 +771,15 @@ UNSIGNED = "Function call is missing a thought_signature in functionCall parts."
 
 
 async def test_a_model_that_insists_on_signatures_gets_one_for_another_models_calls() -> None:
-    objection = Answer.of_json(
+    objection = VendorAnswer.from_json(
         {"error": {"code": 400, "message": UNSIGNED, "status": "INVALID_ARGUMENT"}}, 400
     )
     async with (
-        vendor([objection, Answer([FULL]), Answer([FULL])]) as fake,
-        provider(fake, retries=0) as model,
+        run_vendor([objection, VendorAnswer([FULL]), VendorAnswer([FULL])]) as fake,
+        open_provider(fake, retries=0) as model,
     ):
-        await chunks_of(model, FOREIGN)
-        await chunks_of(model, FOREIGN)
+        await collect_chunks(model, FOREIGN)
+        await collect_chunks(model, FOREIGN)
     signed = [
         [
             part.get("thoughtSignature")
@@ -751,19 +787,19 @@ async def test_a_model_that_insists_on_signatures_gets_one_for_another_models_ca
             for part in content["parts"]
             if "functionCall" in part
         ]
-        for asked in fake.asked
+        for asked in fake.requests
     ]
-    own = [signature("one"), None]
+    own = [encode_signature("one"), None]
     foreign = [FOREIGN_SIGNATURE, None]
     assert signed == [[None, None, *own], [*foreign, *own], [*foreign, *own]]
 
 
 async def test_an_objection_that_stays_is_an_error() -> None:
-    objection = Answer.of_json({"error": {"code": 400, "message": UNSIGNED}}, 400)
-    async with vendor([objection] * 3) as fake, provider(fake) as model:
+    objection = VendorAnswer.from_json({"error": {"code": 400, "message": UNSIGNED}}, 400)
+    async with run_vendor([objection] * 3) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="missing a thought_signature"):
-            await chunks_of(model, FOREIGN)
-    assert len(fake.asked) == 2
+            await collect_chunks(model, FOREIGN)
+    assert len(fake.requests) == 2
 
 
 # ── Models ─────────────────────────────────────────────────────────────────────────────────────
@@ -779,13 +815,13 @@ async def test_models_that_answer_are_listed_with_their_context() -> None:
             {"name": "models/silent"},
         ]
     }
-    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer.from_json(listing)]) as fake, open_provider(fake) as model:
         assert model.context_limit("gemini-a") is None
         assert await model.models() == [ModelInfo("gemini-a", 1000), ModelInfo("gemini-b")]
         assert model.context_limit("gemini-a") == 1000
         assert model.context_limit("models/gemini-a") == 1000
         assert model.context_limit("gemini-b") is None
-    (asked,) = fake.asked
+    (asked,) = fake.requests
     assert (asked.method, asked.path) == ("GET", "/v1beta/models?pageSize=1000")
     assert asked.headers["x-goog-api-key"] == "secret"
 
@@ -809,17 +845,17 @@ def test_some_limits_are_known_without_asking(model: str, limit: int | None) -> 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"models": 3}', b"<html>", b'{"mod'])
 def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        DIALECT.read_models(body)
+        DIALECT.parse_models(body)
     assert caught.value.kind is ErrorKind.PROTOCOL
 
 
 # ── Failing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def failure(answer: Answer) -> ApiError:
-    async with vendor([answer]) as fake, provider(fake, retries=0) as model:
+async def catch_failure(answer: VendorAnswer) -> ApiError:
+    async with run_vendor([answer]) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError) as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
     return caught.value
 
 
@@ -854,8 +890,8 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     code: int, word: str, message: str, kind: str, wrapped: bool
 ) -> None:
     document = {"error": {"code": code, "message": message, "status": word}}
-    caught = await failure(
-        Answer.of_json([document] if wrapped else document, code, retry_after="9")
+    caught = await catch_failure(
+        VendorAnswer.from_json([document] if wrapped else document, code, retry_after="9")
     )
     assert caught.kind is ErrorKind(kind)
     assert caught.message == message
@@ -875,7 +911,7 @@ def test_the_time_to_wait_is_read_from_the_details(delay: str, seconds: float | 
     ]
     error = {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}
     body = json.dumps({"error": error}).encode()
-    assert DIALECT.error(429, {}, body).retry_after == seconds
+    assert DIALECT.parse_error(429, {}, body).retry_after == seconds
 
 
 @pytest.mark.parametrize(
@@ -894,24 +930,28 @@ def test_the_time_to_wait_is_read_from_the_details(delay: str, seconds: float | 
     ],
 )
 async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
-    caught = await failure(Answer([body], 404, "application/json"))
+    caught = await catch_failure(VendorAnswer([body], 404, "application/json"))
     assert caught.message == sentence
     assert caught.kind is ErrorKind.NOT_FOUND
 
 
 OVERLOADED = {"error": {"code": 503, "message": "high demand", "status": "UNAVAILABLE"}}
-BEGUN = sse(event({"text": "a"}))
+BEGUN = encode_sse(build_event({"text": "a"}))
 PLAIN = json.dumps(OVERLOADED, indent=2).encode()
 
 
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        (BEGUN + sse(OVERLOADED), "overloaded", "high demand"),
-        (sse({"error": {"code": 429, "message": "slow down"}}), "rate_limit", "slow down"),
-        (sse({"error": {"status": "INVALID_ARGUMENT", "message": TOO_LONG}}), "context", TOO_LONG),
-        (sse({"error": {}, "candidates": []}), "connection", "before the answer did"),
-        (sse({"error": {"code": "x"}}), "server", "failed in mid-answer"),
+        (BEGUN + encode_sse(OVERLOADED), "overloaded", "high demand"),
+        (encode_sse({"error": {"code": 429, "message": "slow down"}}), "rate_limit", "slow down"),
+        (
+            encode_sse({"error": {"status": "INVALID_ARGUMENT", "message": TOO_LONG}}),
+            "context",
+            TOO_LONG,
+        ),
+        (encode_sse({"error": {}, "candidates": []}), "connection", "before the answer did"),
+        (encode_sse({"error": {"code": "x"}}), "server", "failed in mid-answer"),
         (PLAIN, "overloaded", "high demand"),
         (BEGUN + PLAIN, "overloaded", "high demand"),
         (BEGUN + b"[" + PLAIN + b"\n]\n", "overloaded", "high demand"),
@@ -927,7 +967,7 @@ PLAIN = json.dumps(OVERLOADED, indent=2).encode()
     ],
 )
 async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
-    caught = await failure(Answer([body]))
+    caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
@@ -935,17 +975,17 @@ async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sent
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 def test_an_error_outside_of_any_event_is_found_however_it_was_split(size: int) -> None:
     with pytest.raises(ApiError, match="high demand"):
-        decoded(*in_pieces(BEGUN + b": ping\r\n\r\n" * 9999 + PLAIN, size))
+        decode_pieces(*split_pieces(BEGUN + b": ping\r\n\r\n" * 9999 + PLAIN, size))
 
 
-@with_sdk
+@ignores_sdk_warning
 @pytest.mark.req("model.sdk_agrees")
-@pytest.mark.parametrize("body", [BEGUN + PLAIN, BEGUN + sse(OVERLOADED)])
+@pytest.mark.parametrize("body", [BEGUN + PLAIN, BEGUN + encode_sse(OVERLOADED)])
 @pytest.mark.slow
 async def test_the_vendors_sdk_finds_the_same_error(body: bytes) -> None:
     from google.genai import errors
 
-    async with vendor([Answer([body])]) as fake, google_sdk(fake) as sdk:
+    async with run_vendor([VendorAnswer([body])]) as fake, open_google_sdk(fake) as sdk:
         stream = await sdk.models.generate_content_stream(model="gemini-x", contents="hi")
         assert (await anext(stream)).text == "a"
         with pytest.raises(errors.ServerError) as caught:
@@ -955,14 +995,14 @@ async def test_the_vendors_sdk_finds_the_same_error(body: bytes) -> None:
 
 @pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
 async def test_a_call_the_vendor_could_not_read_is_an_error(word: str) -> None:
-    told = event(finish=word)
+    told = build_event(finish=word)
     told["candidates"][0]["finishMessage"] = "Malformed function call: print(bash"
-    caught = await failure(Answer([sse(told)]))
+    caught = await catch_failure(VendorAnswer([encode_sse(told)]))
     assert (caught.kind, caught.message) == (
         ErrorKind.PROTOCOL,
         "Malformed function call: print(bash",
     )
-    caught = await failure(Answer([sse(event(finish=word))]))
+    caught = await catch_failure(VendorAnswer([encode_sse(build_event(finish=word))]))
     assert caught.kind is ErrorKind.PROTOCOL
     assert word.lower().replace("_", " ") in caught.message
 
@@ -978,25 +1018,25 @@ async def test_a_prompt_the_vendor_refuses_is_an_error(
     feedback: dict[str, str], sentence: str
 ) -> None:
     refusal = {"promptFeedback": feedback, "usageMetadata": {"promptTokenCount": 4}}
-    caught = await failure(Answer([sse(refusal)]))
+    caught = await catch_failure(VendorAnswer([encode_sse(refusal)]))
     assert (caught.kind, caught.message) == (ErrorKind.FILTERED, sentence)
 
 
 async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
-    caught = await failure(Answer([BEGUN], cut=True))
+    caught = await catch_failure(VendorAnswer([BEGUN], cut=True))
     assert caught.kind is ErrorKind.CONNECTION
     assert "mid-answer" in caught.message
 
 
 async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
-    caught = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    caught = await catch_failure(VendorAnswer([b"<html>log in</html>"], content_type="text/html"))
     assert caught.kind is ErrorKind.PROTOCOL
     assert "check base_url" in caught.message
 
 
 async def test_a_call_without_a_name_is_an_error() -> None:
-    body = sse(event({"functionCall": {"args": {}}}, finish="STOP"))
-    async with vendor([Answer([body])]) as fake, provider(fake) as model:
+    body = encode_sse(build_event({"functionCall": {"args": {}}}, finish="STOP"))
+    async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="without a name"):
             await model.complete(HI)
 

@@ -10,16 +10,16 @@ import pytest
 import trustme
 
 from crabtalk.model import ApiError, ErrorKind, HttpClient, Timeouts
-from crabtalk.model.http import Call, certificates, is_loopback
-from tests.model.fake import Answer, FakeVendor, vendor
+from crabtalk.model.http import HttpRequest, create_tls_context, is_loopback
+from tests.model.fake import FakeVendor, VendorAnswer, run_vendor
 
 TIMEOUTS = Timeouts(connect=5, first=5, between=5)
 
 
-async def fetch(url: str) -> tuple[int, bytes]:
+async def fetch_url(url: str) -> tuple[int, bytes]:
     http = HttpClient()
     try:
-        status, _, body = await http.fetch(Call(url, method="GET"), TIMEOUTS)
+        status, _, body = await http.fetch(HttpRequest(url, method="GET"), TIMEOUTS)
         return status, body
     finally:
         await http.close()
@@ -34,20 +34,20 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, fake: FakeVendor) -> None:
 
 @pytest.mark.req("model.http.environment")
 async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with vendor(lambda _: Answer([b"through"])) as proxy:
+    async with run_vendor(lambda _: VendorAnswer([b"through"])) as proxy:
         use_proxy(monkeypatch, proxy)
-        assert await fetch("http://models.example/v1/models") == (200, b"through")
-    assert proxy.asked[0].path == "http://models.example/v1/models"
+        assert await fetch_url("http://models.example/v1/models") == (200, b"through")
+    assert proxy.requests[0].path == "http://models.example/v1/models"
 
 
 @pytest.mark.req("model.http.environment")
 async def test_what_is_on_this_machine_is_never_reached_through_a_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with vendor([]) as proxy, vendor(lambda _: Answer([b"direct"])) as fake:
+    async with run_vendor([]) as proxy, run_vendor(lambda _: VendorAnswer([b"direct"])) as fake:
         use_proxy(monkeypatch, proxy)
-        assert await fetch(fake.url) == (200, b"direct")
-    assert proxy.asked == []
+        assert await fetch_url(fake.url) == (200, b"direct")
+    assert proxy.requests == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_which_urls_are_on_this_machine(url: str, expected: bool) -> None:
     assert is_loopback(url) is expected
 
 
-async def tls_server(context: ssl.SSLContext) -> tuple[asyncio.Server, str]:
+async def start_tls_server(context: ssl.SSLContext) -> tuple[asyncio.Server, str]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsecure")
@@ -87,43 +87,43 @@ async def test_certificates_of_the_environment_are_trusted(
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    server, url = await tls_server(context)
+    server, url = await start_tls_server(context)
     async with server:
         with pytest.raises(ApiError) as caught:
-            await fetch(url)
+            await fetch_url(url)
         assert caught.value.kind is ErrorKind.TLS
         assert "no secure connection" in caught.value.message
         assert "certificate" in caught.value.message.lower()
         monkeypatch.setenv(variable, str(tmp_path / "ca.pem"))
-        assert await fetch(url) == (200, b"secure")
+        assert await fetch_url(url) == (200, b"secure")
 
 
 def test_a_bundle_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(ApiError, match=r"SSL_CERT_FILE names /nowhere/ca\.pem"):
-        certificates()
+        create_tls_context()
 
 
 async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = (b"x" * (1 << 20) for _ in range(200))
-    async with vendor([Answer(pieces)]) as fake:
+    async with run_vendor([VendorAnswer(pieces)]) as fake:
         with pytest.raises(ApiError, match="does not end") as caught:
-            await fetch(fake.url)
+            await fetch_url(fake.url)
         assert caught.value.kind is ErrorKind.PROTOCOL
         async with asyncio.timeout(5):
-            await fake.asked[0].closed.wait()
+            await fake.requests[0].closed.wait()
 
 
 @pytest.mark.parametrize("url", ["http://", "not a url", "http://[::1", "ftp://h/x"])
 async def test_a_url_that_is_none_is_said_to_be_none(url: str) -> None:
     with pytest.raises(ApiError) as caught:
-        await fetch(url)
+        await fetch_url(url)
     assert caught.value.kind in (ErrorKind.CONFIG, ErrorKind.CONNECTION)
 
 
 async def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(ApiError, match=r"http://nowhere\.invalid/ cannot be reached"):
-        await fetch("http://nowhere.invalid/")
+        await fetch_url("http://nowhere.invalid/")
 
 
 async def test_something_that_does_not_speak_http_is_said_not_to() -> None:
@@ -136,7 +136,7 @@ async def test_something_that_does_not_speak_http_is_said_not_to() -> None:
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     async with server:
         with pytest.raises(ApiError, match="does not answer in HTTP"):
-            await fetch(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+            await fetch_url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
 
 
 @pytest.mark.req("model.timeouts")
@@ -153,6 +153,6 @@ async def test_a_connection_that_is_not_made_in_time_is_a_timeout() -> None:
         http = HttpClient()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         with pytest.raises(ApiError, match=r"could not be reached within 0\.2 s") as caught:
-            await http.fetch(Call(url, method="GET"), Timeouts(connect=0.2))
+            await http.fetch(HttpRequest(url, method="GET"), Timeouts(connect=0.2))
         assert caught.value.kind is ErrorKind.TIMEOUT
         await http.close()

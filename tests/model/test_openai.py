@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     HttpClient,
@@ -22,28 +21,29 @@ from crabtalk.model import (
     Message,
     ModelInfo,
     Request,
-    Retry,
+    ResponseAssembler,
+    RetryPolicy,
     Timeouts,
     Tool,
     ToolCall,
     ToolCallDelta,
     Usage,
-    preferred,
+    choose_preferred_model,
 )
 from crabtalk.model.openai import OpenAiDialect
-from tests.model.fake import Answer, Asked, FakeVendor, in_pieces, vendor
+from tests.model.fake import FakeVendor, VendorAnswer, VendorRequest, run_vendor, split_pieces
 
 HI = Request(model="gpt-x", messages=(Message(role="user", text="hi"),))
 
 
-def sse(*documents: object, done: bool = True, end: str = "\n") -> bytes:
+def encode_sse(*documents: object, done: bool = True, end: str = "\n") -> bytes:
     lines = [f"data: {json.dumps(d, ensure_ascii=False)}{end}{end}" for d in documents]
     if done:
         lines.append(f"data: [DONE]{end}{end}")
     return "".join(lines).encode()
 
 
-def delta(finish: str | None = None, **fields: object) -> dict[str, object]:
+def build_delta(finish: str | None = None, **fields: object) -> dict[str, object]:
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -69,26 +69,26 @@ USAGE = {
 }
 
 # A reasoning model thinks, speaks, and calls two tools whose arguments come in fragments.
-FULL = sse(
-    delta(role="assistant", content=""),
-    delta(reasoning_content="Hm, "),
-    delta(reasoning_content="über 🦀"),
-    delta(content="Sure"),
-    delta(content=", 日本"),
-    delta(
+FULL = encode_sse(
+    build_delta(role="assistant", content=""),
+    build_delta(reasoning_content="Hm, "),
+    build_delta(reasoning_content="über 🦀"),
+    build_delta(content="Sure"),
+    build_delta(content=", 日本"),
+    build_delta(
         tool_calls=[
             {"index": 0, "id": "call_a", "type": "function", "function": {"name": "bash"}},
         ]
     ),
-    delta(tool_calls=[{"index": 0, "function": {"arguments": '{"comm'}}]),
-    delta(
+    build_delta(tool_calls=[{"index": 0, "function": {"arguments": '{"comm'}}]),
+    build_delta(
         tool_calls=[
             {"index": 1, "id": "call_b", "type": "function", "function": {"name": "read"}},
             {"index": 0, "function": {"arguments": 'and":"ls"}'}},
         ]
     ),
-    delta(tool_calls=[{"index": 1, "function": {"arguments": "{}"}}]),
-    delta(finish="tool_calls"),
+    build_delta(tool_calls=[{"index": 1, "function": {"arguments": "{}"}}]),
+    build_delta(finish="tool_calls"),
     USAGE,
 )
 FULL_MESSAGE = Message(
@@ -103,11 +103,11 @@ FULL_MESSAGE = Message(
 
 
 @asynccontextmanager
-async def provider(
+async def open_provider(
     fake: FakeVendor, *, timeouts: Timeouts | None = None, retries: int = 2
 ) -> AsyncIterator[HttpProvider]:
     http = HttpClient()
-    retry = Retry(max_retries=retries, backoff=0.001)
+    retry = RetryPolicy(max_retries=retries, backoff=0.001)
     dialect = OpenAiDialect("test", base=f"{fake.url}/v1", api_key="sk-secret")
     try:
         yield HttpProvider(dialect, http, timeouts=timeouts, retry=retry)
@@ -115,12 +115,12 @@ async def provider(
         await http.close()
 
 
-async def chunks_of(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
+async def collect_chunks(provider: HttpProvider, request: Request = HI) -> list[Chunk]:
     return [chunk async for chunk in provider.stream(request)]
 
 
-def put_together(chunks: list[Chunk]) -> Assembler:
-    assembler = Assembler()
+def assemble_chunks(chunks: list[Chunk]) -> ResponseAssembler:
+    assembler = ResponseAssembler()
     for chunk in chunks:
         assembler.add(chunk)
     return assembler
@@ -131,9 +131,12 @@ def put_together(chunks: list[Chunk]) -> Assembler:
 
 @pytest.mark.req("model.stream")
 async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
-    async with vendor([Answer(in_pieces(FULL, 50))]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert whole.message() == FULL_MESSAGE
+    async with (
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
+        open_provider(fake) as model,
+    ):
+        whole = assemble_chunks(await collect_chunks(model))
+    assert whole.build_message() == FULL_MESSAGE
     assert whole.finish == "tool_calls"
     assert whole.usage == Usage(
         prompt=20, completion=7, total=27, cache_hit=16, cache_miss=4, reasoning=3
@@ -142,7 +145,7 @@ async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
 
 @pytest.mark.req("model.complete")
 async def test_a_complete_answer_is_the_stream_put_together() -> None:
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
     assert response.model == "gpt-x"
@@ -153,7 +156,7 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
     import openai  # takes longer to load than all the other tests here
 
     async with (
-        vendor([Answer(in_pieces(FULL, 50))]) as fake,
+        run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
         openai.AsyncOpenAI(base_url=f"{fake.url}/v1", api_key="sk") as sdk,
     ):
         stream = await sdk.chat.completions.create(
@@ -180,8 +183,8 @@ async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
 DIALECT = OpenAiDialect("test")
 
 
-def decoded(pieces: list[bytes]) -> list[Chunk]:
-    decoder = DIALECT.decoder(HI)
+def decode_pieces(pieces: list[bytes]) -> list[Chunk]:
+    decoder = DIALECT.create_decoder(HI)
     chunks = [chunk for piece in pieces for chunk in decoder.feed(piece)]
     return chunks + decoder.end()
 
@@ -191,11 +194,11 @@ def decoded(pieces: list[bytes]) -> list[Chunk]:
 def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(FULL)]
     pieces = [FULL[a:b] for a, b in pairwise(edges)]
-    assert decoded(pieces) == decoded([FULL])
+    assert decode_pieces(pieces) == decode_pieces([FULL])
 
 
-FINISHED = sse(delta(content="a"), delta(finish="stop"), done=False)
-TRAILING = sse(USAGE)
+FINISHED = encode_sse(build_delta(content="a"), build_delta(finish="stop"), done=False)
+TRAILING = encode_sse(USAGE)
 
 
 @pytest.mark.req("faults.model.complete")
@@ -204,49 +207,58 @@ TRAILING = sse(USAGE)
 async def test_an_answer_that_has_finished_is_kept_wherever_its_connection_is_cut(
     length: int, cut: bool
 ) -> None:
-    answer = Answer([FINISHED, TRAILING[:length]], cut=cut)
-    async with vendor([answer]) as fake, provider(fake) as model:
-        whole = put_together(await chunks_of(model))
-    assert (whole.message().text, whole.finish) == ("a", "stop")
-    assert len(fake.asked) == 1
+    answer = VendorAnswer([FINISHED, TRAILING[:length]], cut=cut)
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
+        whole = assemble_chunks(await collect_chunks(model))
+    assert (whole.build_message().text, whole.finish) == ("a", "stop")
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> None:
     noisy = (
         f": keep-alive{end}{end}".encode()
-        + sse(delta(content="a"), end=end, done=False)
+        + encode_sse(build_delta(content="a"), end=end, done=False)
         + f"id: 7{end}retry: 10{end}: ping{end}".encode()
-        + sse(delta(content="b"), delta(finish="stop"), end=end)
+        + encode_sse(build_delta(content="b"), build_delta(finish="stop"), end=end)
     )
     for size in (1, 2, 3, 1000):
-        assert put_together(decoded(in_pieces(noisy, size))).message().text == "ab"
+        assert (
+            assemble_chunks(decode_pieces(split_pieces(noisy, size))).build_message().text == "ab"
+        )
 
 
 def test_a_stream_without_done_is_complete_after_its_finish_reason() -> None:
-    assert decoded([sse(delta(content="a"), delta(finish="stop"), done=False)])[-1].finish == "stop"
+    assert (
+        decode_pieces(
+            [encode_sse(build_delta(content="a"), build_delta(finish="stop"), done=False)]
+        )[-1].finish
+        == "stop"
+    )
 
 
 def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
-    body = sse(delta(content="a"), delta(finish="stop"), done=False).rstrip(b"\n")
-    assert decoded([body])[-1].finish == "stop"
+    body = encode_sse(build_delta(content="a"), build_delta(finish="stop"), done=False).rstrip(
+        b"\n"
+    )
+    assert decode_pieces([body])[-1].finish == "stop"
 
 
 def test_calls_without_index_are_told_apart_by_id() -> None:
-    body = sse(
-        delta(tool_calls=[{"id": "a", "function": {"name": "x", "arguments": "{}"}}]),
-        delta(tool_calls=[{"id": "b", "function": {"name": "y", "arguments": "{}"}}]),
-        delta(finish="tool_calls"),
+    body = encode_sse(
+        build_delta(tool_calls=[{"id": "a", "function": {"name": "x", "arguments": "{}"}}]),
+        build_delta(tool_calls=[{"id": "b", "function": {"name": "y", "arguments": "{}"}}]),
+        build_delta(finish="tool_calls"),
     )
-    assert put_together(decoded([body])).tool_calls() == (
+    assert assemble_chunks(decode_pieces([body])).build_tool_calls() == (
         ToolCall(id="a", name="x", arguments="{}"),
         ToolCall(id="b", name="y", arguments="{}"),
     )
 
 
 def test_reasoning_under_its_other_name_is_read() -> None:
-    body = sse(delta(reasoning="hm"), delta(finish="stop"))
-    assert put_together(decoded([body])).message().reasoning == "hm"
+    body = encode_sse(build_delta(reasoning="hm"), build_delta(finish="stop"))
+    assert assemble_chunks(decode_pieces([body])).build_message().reasoning == "hm"
 
 
 # ── Writing ────────────────────────────────────────────────────────────────────────────────────
@@ -274,9 +286,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
         max_tokens=10,
         temperature=0.5,
     )
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
-        await chunks_of(model, request)
-    (asked,) = fake.asked
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model, request)
+    (asked,) = fake.requests
     assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
     assert asked.headers["authorization"] == "Bearer sk-secret"
     assert asked.json == {
@@ -324,9 +336,9 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
 
 
 async def test_a_plain_request_is_as_small_as_can_be() -> None:
-    async with vendor([Answer([FULL])]) as fake, provider(fake) as model:
-        await chunks_of(model)
-    assert fake.asked[0].json == {
+    async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        await collect_chunks(model)
+    assert fake.requests[0].json == {
         "model": "gpt-x",
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
@@ -336,48 +348,48 @@ async def test_a_plain_request_is_as_small_as_can_be() -> None:
 
 def test_only_openai_itself_gets_what_others_may_not_know() -> None:
     dialect = OpenAiDialect("openai", api_key="k")
-    body = dialect.body(HI)
+    body = dialect.build_body(HI)
     assert len(body["prompt_cache_key"]) == 32
     other = Request(model="gpt-x", messages=(Message(role="user", text="other"),))
-    assert dialect.body(other)["prompt_cache_key"] == body["prompt_cache_key"]
+    assert dialect.build_body(other)["prompt_cache_key"] == body["prompt_cache_key"]
 
 
 async def test_a_server_that_objects_to_usage_is_asked_without_it_from_then_on() -> None:
-    objection = Answer.of_json(
+    objection = VendorAnswer.from_json(
         {"error": {"message": "Unrecognized request argument: stream_options"}}, 400
     )
     async with (
-        vendor([objection, Answer([FULL]), Answer([FULL])]) as fake,
-        provider(fake, retries=0) as model,
+        run_vendor([objection, VendorAnswer([FULL]), VendorAnswer([FULL])]) as fake,
+        open_provider(fake, retries=0) as model,
     ):
-        await chunks_of(model)
-        await chunks_of(model)
-    asked = ["stream_options" in request.json for request in fake.asked]
+        await collect_chunks(model)
+        await collect_chunks(model)
+    asked = ["stream_options" in request.json for request in fake.requests]
     assert asked == [True, False, False]
 
 
 async def test_an_objection_met_by_two_requests_at_once_is_heeded_by_both() -> None:
-    objection = Answer.of_json({"error": {"message": "what is stream_options?"}}, 400)
+    objection = VendorAnswer.from_json({"error": {"message": "what is stream_options?"}}, 400)
 
-    def respond(asked: Asked) -> Answer:
-        return objection if "stream_options" in asked.json else Answer([FULL])
+    def respond(asked: VendorRequest) -> VendorAnswer:
+        return objection if "stream_options" in asked.json else VendorAnswer([FULL])
 
-    async with vendor(respond) as fake, provider(fake, retries=0) as model:
-        await asyncio.gather(*(chunks_of(model) for _ in range(5)))
-    assert len(fake.asked) >= 6
+    async with run_vendor(respond) as fake, open_provider(fake, retries=0) as model:
+        await asyncio.gather(*(collect_chunks(model) for _ in range(5)))
+    assert len(fake.requests) >= 6
 
 
 async def test_a_model_that_wants_the_new_word_for_its_limit_gets_it() -> None:
-    objection = Answer.of_json(
+    objection = VendorAnswer.from_json(
         {"error": {"message": "Unsupported parameter: use 'max_completion_tokens' instead."}}, 400
     )
     async with (
-        vendor([objection, Answer([FULL])]) as fake,
-        provider(fake, retries=0) as model,
+        run_vendor([objection, VendorAnswer([FULL])]) as fake,
+        open_provider(fake, retries=0) as model,
     ):
-        await chunks_of(model, Request(model="o9", messages=HI.messages, max_tokens=5))
-    assert fake.asked[0].json["max_tokens"] == 5
-    assert fake.asked[1].json["max_completion_tokens"] == 5
+        await collect_chunks(model, Request(model="o9", messages=HI.messages, max_tokens=5))
+    assert fake.requests[0].json["max_tokens"] == 5
+    assert fake.requests[1].json["max_completion_tokens"] == 5
 
 
 async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
@@ -388,7 +400,7 @@ async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
             {"id": "gpt-4o-mini"},
         ]
     }
-    async with vendor([Answer.of_json(listing)]) as fake, provider(fake) as model:
+    async with run_vendor([VendorAnswer.from_json(listing)]) as fake, open_provider(fake) as model:
         assert await model.models() == [
             ModelInfo("a", 8192),
             ModelInfo("b", 4096),
@@ -397,19 +409,19 @@ async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
         assert model.context_limit("a") == 8192
         assert model.context_limit("gpt-4o-mini") == 128_000
         assert model.context_limit("unheard-of") is None
-    assert fake.asked[0].path == "/v1/models"
+    assert fake.requests[0].path == "/v1/models"
 
 
 # ── Failing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def failure(*answers: Answer, **options: object) -> tuple[ApiError, FakeVendor]:
+async def catch_failure(*answers: VendorAnswer, **options: object) -> tuple[ApiError, FakeVendor]:
     async with (
-        vendor(list(answers)) as fake,
-        provider(fake, retries=0, **options) as model,  # type: ignore[arg-type]
+        run_vendor(list(answers)) as fake,
+        open_provider(fake, retries=0, **options) as model,  # type: ignore[arg-type]
     ):
         with pytest.raises(ApiError) as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
     return caught.value, fake
 
 
@@ -433,7 +445,9 @@ async def failure(*answers: Answer, **options: object) -> tuple[ApiError, FakeVe
 async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     status: int, error: dict[str, str], kind: str
 ) -> None:
-    caught, _ = await failure(Answer.of_json({"error": error}, status, retry_after="7"))
+    caught, _ = await catch_failure(
+        VendorAnswer.from_json({"error": error}, status, retry_after="7")
+    )
     assert caught.kind is ErrorKind(kind)
     assert caught.message == error["message"]
     assert caught.status == status
@@ -456,66 +470,74 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     ],
 )
 async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
-    caught, _ = await failure(Answer([body], 404, "application/json"))
+    caught, _ = await catch_failure(VendorAnswer([body], 404, "application/json"))
     assert caught.message == sentence
 
 
 @pytest.mark.parametrize(
     ("body", "kind", "sentence"),
     [
-        (sse({"error": {"message": "boom", "type": "server_error"}}), "server", "boom"),
-        (sse({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}), "rate_limit", ""),
-        (sse({"error": {"message": "too long", "code": 400}}), "invalid", "too long"),
+        (encode_sse({"error": {"message": "boom", "type": "server_error"}}), "server", "boom"),
+        (
+            encode_sse({"error": {"message": "slow down", "code": "rate_limit_exceeded"}}),
+            "rate_limit",
+            "",
+        ),
+        (encode_sse({"error": {"message": "too long", "code": 400}}), "invalid", "too long"),
         (b'event: error\ndata: {"message": "broke"}\n\n', "server", "broke"),
-        (sse(delta(content="a"), done=False), "connection", "before the answer did"),
+        (encode_sse(build_delta(content="a"), done=False), "connection", "before the answer did"),
         (b"", "connection", "before the answer did"),
         (b"data: {not json}\n\n", "protocol", "not JSON"),
         (b"data: [1]\n\n", "protocol", "other than objects"),
     ],
 )
 async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
-    caught, _ = await failure(Answer([body]))
+    caught, _ = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
 
 async def test_a_connection_cut_in_mid_answer_is_an_error() -> None:
-    caught, _ = await failure(Answer([sse(delta(content="a"), done=False)], cut=True))
+    caught, _ = await catch_failure(
+        VendorAnswer([encode_sse(build_delta(content="a"), done=False)], cut=True)
+    )
     assert caught.kind is ErrorKind.CONNECTION
     assert "mid-answer" in caught.message
 
 
 async def test_a_web_page_instead_of_a_stream_is_an_error() -> None:
-    caught, _ = await failure(Answer([b"<html>log in</html>"], content_type="text/html"))
+    caught, _ = await catch_failure(
+        VendorAnswer([b"<html>log in</html>"], content_type="text/html")
+    )
     assert caught.kind is ErrorKind.PROTOCOL
     assert "check base_url" in caught.message
 
 
 @pytest.mark.req("model.bad.tool_call")
 async def test_a_tool_call_without_an_id_is_an_error() -> None:
-    body = sse(
-        delta(tool_calls=[{"index": 0, "function": {"name": "bash", "arguments": "{}"}}]),
-        delta(finish="tool_calls"),
+    body = encode_sse(
+        build_delta(tool_calls=[{"index": 0, "function": {"name": "bash", "arguments": "{}"}}]),
+        build_delta(finish="tool_calls"),
     )
-    async with vendor([Answer([body])]) as fake, provider(fake, retries=0) as model:
+    async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError, match=r"called a tool \(bash\) without an id"):
             await model.complete(HI)
 
 
 async def test_a_huge_error_body_is_not_read_to_its_end() -> None:
     huge = (b"x" * 65536 for _ in range(160))
-    caught, fake = await failure(Answer(huge, 500, "text/plain"))
+    caught, fake = await catch_failure(VendorAnswer(huge, 500, "text/plain"))
     assert len(caught.message) <= 200
     async with asyncio.timeout(5):
-        await fake.asked[0].closed.wait()
+        await fake.requests[0].closed.wait()
 
 
 async def test_an_unreachable_host_is_an_error_that_names_it() -> None:
-    async with vendor([]) as fake:
+    async with run_vendor([]) as fake:
         pass
-    async with provider(fake, retries=0) as model:
+    async with open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError, match=f"{fake.url}.* cannot be reached") as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
     assert caught.value.kind is ErrorKind.CONNECTION
 
 
@@ -524,7 +546,7 @@ async def test_an_unreachable_host_is_an_error_that_names_it() -> None:
 
 @pytest.mark.req("model.timeouts")
 async def test_no_headers_in_time_is_a_timeout() -> None:
-    caught, _ = await failure(Answer(silent=True), timeouts=Timeouts(first=0.1))
+    caught, _ = await catch_failure(VendorAnswer(silent=True), timeouts=Timeouts(first=0.1))
     assert caught.kind is ErrorKind.TIMEOUT
 
 
@@ -533,26 +555,28 @@ async def test_no_first_token_in_time_is_a_timeout_though_keep_alives_come() -> 
     async def tick(_: int) -> None:
         await asyncio.sleep(0.01)
 
-    keep_alives = Answer([b": keep-alive\n\n"] * 1000, pause=tick)
-    caught, _ = await failure(keep_alives, timeouts=Timeouts(first=0.1))
+    keep_alives = VendorAnswer([b": keep-alive\n\n"] * 1000, pause=tick)
+    caught, _ = await catch_failure(keep_alives, timeouts=Timeouts(first=0.1))
     assert caught.kind is ErrorKind.TIMEOUT
 
 
 @pytest.mark.req("model.timeouts")
 async def test_a_pause_between_tokens_is_bounded_by_itself() -> None:
-    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
+    answer = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], hang=True)
     async with asyncio.timeout(20):
-        caught, fake = await failure(answer, timeouts=Timeouts(first=1000, between=0.1))
+        caught, fake = await catch_failure(answer, timeouts=Timeouts(first=1000, between=0.1))
     assert caught.kind is ErrorKind.TIMEOUT
     async with asyncio.timeout(5):
-        await fake.asked[0].closed.wait()
+        await fake.requests[0].closed.wait()
 
 
 async def test_a_slow_reader_does_not_use_up_the_models_time() -> None:
-    answer = Answer([sse(delta(content="a"), done=False), sse(delta(finish="stop"))])
+    answer = VendorAnswer(
+        [encode_sse(build_delta(content="a"), done=False), encode_sse(build_delta(finish="stop"))]
+    )
     async with (
-        vendor([answer]) as fake,
-        provider(fake, timeouts=Timeouts(first=0.1, between=0.1)) as model,
+        run_vendor([answer]) as fake,
+        open_provider(fake, timeouts=Timeouts(first=0.1, between=0.1)) as model,
     ):
         async for _ in model.stream(HI):
             await asyncio.sleep(0.15)
@@ -560,84 +584,84 @@ async def test_a_slow_reader_does_not_use_up_the_models_time() -> None:
 
 @pytest.mark.req("model.cancel")
 async def test_closing_the_stream_closes_the_request_at_once() -> None:
-    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
-    async with vendor([answer]) as fake, provider(fake) as model:
+    answer = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], hang=True)
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
         async with aclosing(model.stream(HI)) as stream:
             assert (await anext(stream)).text == "a"
         async with asyncio.timeout(1):
-            await fake.asked[0].closed.wait()
+            await fake.requests[0].closed.wait()
 
 
 @pytest.mark.req("model.cancel")
 async def test_cancelling_a_complete_closes_the_request_at_once() -> None:
-    answer = Answer([sse(delta(content="a"), done=False)], hang=True)
-    async with vendor([answer]) as fake, provider(fake) as model:
+    answer = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], hang=True)
+    async with run_vendor([answer]) as fake, open_provider(fake) as model:
         task = asyncio.create_task(model.complete(HI))
-        while not fake.asked:
+        while not fake.requests:
             await asyncio.sleep(0.001)
         task.cancel()
         async with asyncio.timeout(1):
-            await fake.asked[0].closed.wait()
+            await fake.requests[0].closed.wait()
         with pytest.raises(asyncio.CancelledError):
             await task
 
 
 # ── Trying again ───────────────────────────────────────────────────────────────────────────────
 
-BUSY = Answer.of_json({"error": {"message": "busy"}}, 503)
+BUSY = VendorAnswer.from_json({"error": {"message": "busy"}}, 503)
 
 
 @pytest.mark.req("model.retry")
 async def test_a_transient_error_is_tried_again_up_to_the_limit() -> None:
-    async with vendor([BUSY, BUSY, Answer([FULL])]) as fake, provider(fake) as model:
-        assert put_together(await chunks_of(model)).message() == FULL_MESSAGE
-    assert len(fake.asked) == 3
-    async with vendor([BUSY] * 9) as fake, provider(fake) as model:
+    async with run_vendor([BUSY, BUSY, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
+        assert assemble_chunks(await collect_chunks(model)).build_message() == FULL_MESSAGE
+    assert len(fake.requests) == 3
+    async with run_vendor([BUSY] * 9) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="busy"):
             await model.complete(HI)
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 @pytest.mark.req("model.retry")
 async def test_what_is_wrong_for_good_is_not_tried_again() -> None:
-    refusal = Answer.of_json({"error": {"message": "no"}}, 401)
-    async with vendor([refusal] * 3) as fake, provider(fake) as model:
+    refusal = VendorAnswer.from_json({"error": {"message": "no"}}, 401)
+    async with run_vendor([refusal] * 3) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="no"):
-            await chunks_of(model)
-    assert len(fake.asked) == 1
+            await collect_chunks(model)
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.req("model.retry.stream")
 async def test_a_stream_is_not_tried_again_once_somebody_saw_a_chunk() -> None:
-    broken = Answer([sse(delta(content="a"), done=False)], cut=True)
-    async with vendor([broken, Answer([FULL])]) as fake, provider(fake) as model:
+    broken = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], cut=True)
+    async with run_vendor([broken, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         seen = []
         with pytest.raises(ApiError):
             async for chunk in model.stream(HI):
                 seen.append(chunk.text)  # noqa: PERF401
     assert seen == ["a"]
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.req("model.retry.stream")
 async def test_a_complete_answer_is_tried_again_though_part_of_it_had_come() -> None:
-    broken = Answer([sse(delta(content="a"), done=False)], cut=True)
-    async with vendor([broken, Answer([FULL])]) as fake, provider(fake) as model:
+    broken = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], cut=True)
+    async with run_vendor([broken, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         assert (await model.complete(HI)).message == FULL_MESSAGE
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 async def test_connections_are_kept_and_used_again() -> None:
-    async with vendor(lambda _: Answer([FULL])) as fake, provider(fake) as model:
+    async with run_vendor(lambda _: VendorAnswer([FULL])) as fake, open_provider(fake) as model:
         for _ in range(5):
-            await chunks_of(model)
-    assert len(fake.asked) == 5
+            await collect_chunks(model)
+    assert len(fake.requests) == 5
     assert fake.connections == 1
 
 
 def test_one_delta_type_per_piece() -> None:
-    body = sse(delta(tool_calls=[{"index": 3, "id": "x", "function": {"name": "n"}}]))
-    assert decoded([body])[0].tool_calls == (ToolCallDelta(index=3, id="x", name="n"),)
+    body = encode_sse(build_delta(tool_calls=[{"index": 3, "id": "x", "function": {"name": "n"}}]))
+    assert decode_pieces([body])[0].tool_calls == (ToolCallDelta(index=3, id="x", name="n"),)
 
 
 @pytest.mark.skipif("OPENAI_API_KEY" not in os.environ, reason="no OPENAI_API_KEY: not run live")
@@ -647,6 +671,6 @@ async def test_live_openai_answers() -> None:
     dialect = OpenAiDialect("openai", api_key=os.environ["OPENAI_API_KEY"])
     model = HttpProvider(dialect, http)
     names = [info.name for info in await model.models()]
-    request = Request(model=preferred("openai", names), messages=HI.messages)
+    request = Request(model=choose_preferred_model("openai", names), messages=HI.messages)
     assert (await model.complete(request)).message.text
     await http.close()

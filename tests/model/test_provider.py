@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.model import ApiError, Assembler, Chunk, ErrorKind, Retry, ToolCall, ToolCallDelta
+from crabtalk.model import (
+    ApiError,
+    Chunk,
+    ErrorKind,
+    ResponseAssembler,
+    RetryPolicy,
+    ToolCall,
+    ToolCallDelta,
+)
 from crabtalk.model.messages import Usage
-from tests.model.fake import Answer, vendor
-from tests.model.test_openai import FULL, chunks_of, provider
+from tests.model.fake import VendorAnswer, run_vendor
+from tests.model.test_openai import FULL, collect_chunks, open_provider
 
 BUSY = ApiError(ErrorKind.OVERLOADED, "busy")
 
@@ -20,39 +28,39 @@ def test_pauses_double_from_a_tenth_of_a_second_with_jitter_between_half_and_ful
     attempt: int,
 ) -> None:
     full = 0.1 * 2**attempt
-    assert full / 2 <= Retry().delay(attempt, BUSY) <= full
-    assert Retry(between=lambda low, high: low).delay(attempt, BUSY) == full / 2
-    assert Retry(between=lambda low, high: high).delay(attempt, BUSY) == full
+    assert full / 2 <= RetryPolicy().compute_delay(attempt, BUSY) <= full
+    assert RetryPolicy(draw_jitter=lambda low, high: low).compute_delay(attempt, BUSY) == full / 2
+    assert RetryPolicy(draw_jitter=lambda low, high: high).compute_delay(attempt, BUSY) == full
 
 
 @pytest.mark.req("model.retry")
 def test_a_vendor_that_says_when_to_come_back_is_believed() -> None:
     asked = ApiError(ErrorKind.RATE_LIMIT, "later", retry_after=7.0)
-    assert Retry().delay(0, asked) == 7.0
-    assert Retry().max_retries == 2
+    assert RetryPolicy().compute_delay(0, asked) == 7.0
+    assert RetryPolicy().max_retries == 2
 
 
 @pytest.mark.req("model.retry")
 async def test_retry_after_is_waited_for() -> None:
-    later = Answer.of_json({"error": {"message": "later"}}, 429, retry_after_ms="150")
+    later = VendorAnswer.from_json({"error": {"message": "later"}}, 429, retry_after_ms="150")
     loop = asyncio.get_running_loop()
-    async with vendor([later, Answer([FULL])]) as fake, provider(fake) as model:
+    async with run_vendor([later, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         start = loop.time()
-        await chunks_of(model)
+        await collect_chunks(model)
         assert loop.time() - start >= 0.15
 
 
 async def test_a_wait_that_is_too_long_is_said_instead() -> None:
-    later = Answer.of_json({"error": {"message": "tomorrow"}}, 429, retry_after="86400")
-    async with vendor([later, Answer([FULL])]) as fake, provider(fake) as model:
+    later = VendorAnswer.from_json({"error": {"message": "tomorrow"}}, 429, retry_after="86400")
+    async with run_vendor([later, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="tomorrow") as caught:
-            await chunks_of(model)
+            await collect_chunks(model)
         assert caught.value.retry_after == 86400
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 def test_calls_are_put_together_by_index() -> None:
-    assembler = Assembler()
+    assembler = ResponseAssembler()
     for delta in (
         ToolCallDelta(1, id="b", name="y", arguments='{"k"'),
         ToolCallDelta(0, id="a", name="x"),
@@ -60,13 +68,13 @@ def test_calls_are_put_together_by_index() -> None:
     ):
         assembler.add(Chunk(tool_calls=(delta,)))
     assembler.add(Chunk(opaque={"v": 1}, usage=Usage(1, 2, 3), finish="tool_calls"))
-    message = assembler.message()
+    message = assembler.build_message()
     assert message.tool_calls == (
         ToolCall(id="a", name="x"),
         ToolCall(id="b", name="y", arguments='{"k":1}'),
     )
     assert message.opaque == {"v": 1}
-    assert assembler.response("m").usage == Usage(1, 2, 3)
+    assert assembler.build_response("m").usage == Usage(1, 2, 3)
 
 
 @pytest.mark.req("model.bad.tool_call")
@@ -79,10 +87,10 @@ def test_calls_are_put_together_by_index() -> None:
     ],
 )
 def test_half_a_call_is_an_error(delta: ToolCallDelta, sentence: str) -> None:
-    assembler = Assembler()
+    assembler = ResponseAssembler()
     assembler.add(Chunk(tool_calls=(delta,)))
     with pytest.raises(ApiError, match=sentence):
-        assembler.message()
+        assembler.build_message()
 
 
 def test_usage_adds_up_what_is_known() -> None:

@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from crabtalk.masking import MASK
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Chunk
-from crabtalk.model.redaction import PIECE, Redactor, find_url_secrets
+from crabtalk.model.redaction import MIN_FRAGMENT, Redactor, find_url_secrets
 
 KEY = "sk-proj-0a1b2c3d4e5f6g7h"
 # Few letters, so that texts are full of beginnings of the key.
 LETTERS = "ab1"
-KEYS = st.text(LETTERS, min_size=PIECE, max_size=14).filter(lambda key: "1" in key)
+KEYS = st.text(LETTERS, min_size=MIN_FRAGMENT, max_size=14).filter(lambda key: "1" in key)
 
 
-def stream(secrets: list[str], pieces: list[Chunk]) -> list[Chunk]:
+def redact_stream(secrets: list[str], pieces: list[Chunk]) -> list[Chunk]:
     redactor = Redactor(secrets).open_stream()
     assert redactor is not None
     return [chunk for piece in pieces for chunk in redactor.redact([piece])] + redactor.end()
 
 
-def text_of(chunks: list[Chunk]) -> str:
+def join_text(chunks: list[Chunk]) -> str:
     return "".join(chunk.text for chunk in chunks)
 
 
@@ -31,14 +31,16 @@ def test_a_key_within_one_chunk_is_replaced_and_nothing_else(
     key: str, before: str, after: str
 ) -> None:
     text = f"{before}{key}{after}"
-    assert text_of(stream([key], [Chunk(text=text, finish="stop")])) == text.replace(key, MASK)
+    assert join_text(redact_stream([key], [Chunk(text=text, finish="stop")])) == text.replace(
+        key, MASK
+    )
 
 
 @pytest.mark.req("trust.echoed_key")
 @given(KEYS, st.lists(st.text(LETTERS, max_size=9), max_size=20), st.integers(0, 20))
 def test_a_key_between_chunks_is_never_whole(key: str, pieces: list[str], at: int) -> None:
     pieces[at:at] = [key[:3], key[3:5], key[5:]]
-    shown = text_of(stream([key], [Chunk(text=piece) for piece in pieces]))
+    shown = join_text(redact_stream([key], [Chunk(text=piece) for piece in pieces]))
     assert key not in shown
     assert MASK in shown
 
@@ -47,7 +49,9 @@ def test_a_key_between_chunks_is_never_whole(key: str, pieces: list[str], at: in
 @given(KEYS, st.lists(st.text(LETTERS, max_size=9), max_size=20))
 def test_a_stream_without_the_key_is_shown_as_it_is(key: str, pieces: list[str]) -> None:
     assume(key not in "".join(pieces))
-    assert text_of(stream([key], [Chunk(text=piece) for piece in pieces])) == "".join(pieces)
+    assert join_text(redact_stream([key], [Chunk(text=piece) for piece in pieces])) == "".join(
+        pieces
+    )
 
 
 @pytest.mark.req("trust.echoed_key")
@@ -59,8 +63,8 @@ def test_text_and_reasoning_are_looked_at_apart_and_other_fields_stay() -> None:
         Chunk(text=f" {KEY[:10]}", opaque={"kind": 1}),
         Chunk(finish="stop"),
     ]
-    shown = stream([KEY], chunks)
-    assert text_of(shown) == f"a{MASK} {KEY[:10]}"
+    shown = redact_stream([KEY], chunks)
+    assert join_text(shown) == f"a{MASK} {KEY[:10]}"
     assert "".join(chunk.reasoning for chunk in shown) == f"b {MASK}"
     assert [chunk.opaque for chunk in shown if chunk.opaque] == [{"kind": 1}]
     assert shown[-1].finish == "stop"

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 
 from crabtalk.model.settings import (
     ProviderSettings,
-    SettingsError,
-    expand,
-    normalise,
-    read_settings,
-    resolve,
+    ProviderSettingsError,
+    expand_variables,
+    normalise_base_url,
+    read_provider_settings,
+    resolve_settings,
 )
 
 
-def read(text: str) -> list[ProviderSettings]:
-    return read_settings(tomllib.loads(text))
+def read_toml(text: str) -> list[ProviderSettings]:
+    return read_provider_settings(tomllib.loads(text))
 
 
 def test_an_empty_file_has_no_providers() -> None:
-    assert read("") == []
+    assert read_toml("") == []
 
 
 def test_the_shorthand_is_one_openai_endpoint() -> None:
-    assert read('[llm]\nbase_url = "http://h/v1"\napi_key = "k"\nmodel = "m"') == [
+    assert read_toml('[llm]\nbase_url = "http://h/v1"\napi_key = "k"\nmodel = "m"') == [
         ProviderSettings(name="llm", base_url="http://h/v1", api_key="k", models=("m",))
     ]
-    assert read('[llm]\nbase_url = "http://h/v1"')[0].models == ()
+    assert read_toml('[llm]\nbase_url = "http://h/v1"')[0].models == ()
 
 
 def test_any_number_of_providers_can_be_listed() -> None:
@@ -46,7 +46,7 @@ name = "aws"
 kind = "bedrock"
 region = "eu-central-1"
 """
-    assert read(text) == [
+    assert read_toml(text) == [
         ProviderSettings(
             name="claude",
             kind="anthropic",
@@ -81,24 +81,26 @@ region = "eu-central-1"
     ],
 )
 def test_what_cannot_be_used_is_named(text: str, sentence: str) -> None:
-    with pytest.raises(SettingsError, match=sentence):
-        read(text)
+    with pytest.raises(ProviderSettingsError, match=sentence):
+        read_toml(text)
 
 
 @pytest.mark.req("registry.variables")
 def test_variables_are_filled_in_and_a_missing_one_names_itself() -> None:
     settings = ProviderSettings(name="x", api_key="${A}-${B_2}", base_url="http://${A}/v1")
-    resolved = resolve(settings, {"A": "one", "B_2": "two"})
+    resolved = resolve_settings(settings, {"A": "one", "B_2": "two"})
     assert resolved.api_key == "one-two"
     assert resolved.base_url == "http://one/v1"
-    with pytest.raises(SettingsError, match=r"api_key of provider 'x' uses \$\{B_2\}.*export B_2"):
-        resolve(settings, {"A": "one"})
+    with pytest.raises(
+        ProviderSettingsError, match=r"api_key of provider 'x' uses \$\{B_2\}.*export B_2"
+    ):
+        resolve_settings(settings, {"A": "one"})
 
 
 @given(st.text())
 def test_text_without_variables_is_left_alone(text: str) -> None:
     if "${" not in text:
-        assert expand(text, {}, "here") == text
+        assert expand_variables(text, {}, "here") == text
 
 
 @pytest.mark.req("registry.base_url")
@@ -116,11 +118,11 @@ def test_text_without_variables_is_left_alone(text: str) -> None:
     ],
 )
 def test_a_base_url_is_where_requests_start(given_url: str, expected: str) -> None:
-    assert normalise(given_url, "openai") == expected
-    assert normalise(normalise(given_url, "openai"), "openai") == expected
+    assert normalise_base_url(given_url, "openai") == expected
+    assert normalise_base_url(normalise_base_url(given_url, "openai"), "openai") == expected
 
 
 @pytest.mark.req("registry.base_url")
 def test_anthropics_endpoint_is_stripped_too() -> None:
-    assert normalise("https://h/v1/messages", "anthropic") == "https://h/v1"
-    assert normalise("https://h", "anthropic") == "https://h"
+    assert normalise_base_url("https://h/v1/messages", "anthropic") == "https://h/v1"
+    assert normalise_base_url("https://h", "anthropic") == "https://h"

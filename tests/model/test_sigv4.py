@@ -14,20 +14,20 @@ from botocore.credentials import (  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.model.sigv4 import Credentials, sign
+from crabtalk.model.sigv4 import AwsCredentials, sign_request
 
 MOMENT = 1440938160.0  # 2015-08-30 12:36:00 UTC, that of AWS's examples
-EXAMPLE = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+EXAMPLE = AwsCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-def oracle(
+def sign_with_botocore(
     method: str,
     url: str,
     headers: dict[str, str],
     body: bytes,
     *,
-    credentials: Credentials,
+    credentials: AwsCredentials,
     region: str,
     service: str,
     moment: float,
@@ -68,7 +68,7 @@ def oracle(
 def test_the_examples_of_aws_come_out_as_published(
     method: str, path: str, headers: dict[str, str], body: bytes, signature: str
 ) -> None:
-    signed = sign(
+    signed = sign_request(
         method,
         f"https://example.amazonaws.com{path}",
         headers,
@@ -117,7 +117,7 @@ SECRETS = st.text(string.ascii_letters + string.digits + "+/", min_size=1, max_s
     query=QUERIES,
     headers=HEADERS,
     body=st.binary(max_size=50),
-    credentials=st.builds(Credentials, SECRETS, SECRETS, st.one_of(st.just(""), SECRETS)),
+    credentials=st.builds(AwsCredentials, SECRETS, SECRETS, st.one_of(st.just(""), SECRETS)),
     region=st.sampled_from(["us-east-1", "eu-central-2"]),
     moment=st.floats(0, 4e9),
 )
@@ -128,13 +128,13 @@ def test_botocore_signs_the_same_way(
     query: str,
     headers: dict[str, str],
     body: bytes,
-    credentials: Credentials,
+    credentials: AwsCredentials,
     region: str,
     moment: float,
 ) -> None:
     url = origin + path + (f"?{query}" if query else "")
     moment = float(int(moment))
-    ours = sign(
+    ours = sign_request(
         method,
         url,
         headers,
@@ -144,7 +144,7 @@ def test_botocore_signs_the_same_way(
         service="bedrock",
         moment=moment,
     )
-    theirs = oracle(
+    theirs = sign_with_botocore(
         method,
         url,
         headers,
@@ -160,7 +160,7 @@ def test_botocore_signs_the_same_way(
 def test_an_escape_in_the_path_is_escaped_again() -> None:
     """The same model, its colon escaped or not: different requests, different signatures."""
     signatures = {
-        sign(
+        sign_request(
             "POST",
             f"https://example.com/model/{model}/converse-stream",
             {},
@@ -176,6 +176,6 @@ def test_an_escape_in_the_path_is_escaped_again() -> None:
 
 
 def test_secrets_do_not_show_when_credentials_are_printed() -> None:
-    shown = repr(Credentials("AKID", "hush", "token", "bearer-key"))
+    shown = repr(AwsCredentials("AKID", "hush", "token", "bearer-key"))
     assert "AKID" in shown
     assert not any(secret in shown for secret in ("hush", "'token'", "bearer-key"))

@@ -10,7 +10,7 @@ from crabtalk.model.errors import ApiError
 from crabtalk.model.sse import MAX_EVENT, SseDecoder
 
 
-def events(*pieces: bytes) -> list[tuple[str, bytes]]:
+def decode_events(*pieces: bytes) -> list[tuple[str, bytes]]:
     decoder = SseDecoder()
     found = [event for piece in pieces for event in decoder.feed(piece)]
     return found + list(decoder.end())
@@ -37,8 +37,8 @@ def events(*pieces: bytes) -> list[tuple[str, bytes]]:
 def test_streams_are_read_as_the_standard_says(
     stream: bytes, expected: list[tuple[str, bytes]]
 ) -> None:
-    assert events(stream) == expected
-    assert events(*(bytes([byte]) for byte in stream)) == expected
+    assert decode_events(stream) == expected
+    assert decode_events(*(bytes([byte]) for byte in stream)) == expected
 
 
 LINE = st.sampled_from(
@@ -53,12 +53,12 @@ def test_any_split_gives_the_same_events(lines: list[tuple[str, str]], cuts: lis
     stream = "".join(line + end for line, end in lines).encode()
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     pieces = [stream[a:b] for a, b in itertools.pairwise(edges)]
-    assert events(*pieces) == events(stream)
+    assert decode_events(*pieces) == decode_events(stream)
 
 
 @given(st.binary())
 def test_any_bytes_are_events_or_nothing(data: bytes) -> None:
-    for name, content in events(data):
+    for name, content in decode_events(data):
         assert isinstance(name, str)
         assert isinstance(content, bytes)
 

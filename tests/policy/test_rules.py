@@ -10,29 +10,31 @@ import pytest
 from crabtalk.policy import (
     Decision,
     Mode,
+    PermissionRequest,
     Permissions,
     Policy,
-    Request,
     ToolInScope,
     explain_permissions,
     parse_rule,
 )
-from crabtalk.policy.rules import find_cover, find_match
-from crabtalk.runtime import Access, Run, ToolDispatch
+from crabtalk.policy.rules import find_covering_rules, find_matching_rule
+from crabtalk.runtime import Run, ToolAccess, ToolDispatch
 from crabtalk.storage import Agent, AgentError, Pair
 
 CWD = Path("/work/project")
 
 
-def request(tool: str, kind: str, target: str = "", arguments: str = "{}", **run: Any) -> Request:
-    return Request(
-        ToolDispatch(tool, arguments, "c", "crab", "user", fake_run(**run), CWD),
+def build_request(
+    tool: str, kind: str, target: str = "", arguments: str = "{}", **run: Any
+) -> PermissionRequest:
+    return PermissionRequest(
+        ToolDispatch(tool, arguments, "c", "crab", "user", build_run(**run), CWD),
         (tool,),
-        Access(kind, target),
+        ToolAccess(kind, target),
     )
 
 
-def fake_run(
+def build_run(
     origin: str = "user",
     mode: str = "",
     lineage: tuple[Agent, ...] = (),
@@ -42,8 +44,8 @@ def fake_run(
     run = SimpleNamespace(
         origin=origin,
         mode=mode,
-        lineage=lineage,
-        directories=(CWD,) * len(lineage) if directories is None else directories,
+        caller_agents=lineage,
+        caller_directories=(CWD,) * len(lineage) if directories is None else directories,
         pair=Pair("crab", origin),
         cwd=CWD,
     )
@@ -51,12 +53,12 @@ def fake_run(
     return cast("Run", run)
 
 
-def agent(name: str = "crab", **settings: Any) -> Agent:
+def build_agent(name: str = "crab", **settings: Any) -> Agent:
     return msgspec.structs.replace(Agent(name, "You are crab."), **settings)
 
 
-def judge(agent: Agent, asked: Request, **policy: Any) -> Decision:
-    return Policy(**policy).judge_now(asked, agent).decision
+def judge_request(agent: Agent, asked: PermissionRequest, **policy: Any) -> Decision:
+    return Policy(**policy).judge_blocking(asked, agent).decision
 
 
 @pytest.mark.req("permissions.rules")
@@ -80,7 +82,7 @@ def judge(agent: Agent, asked: Request, **policy: Any) -> Decision:
     ],
 )
 def test_a_path_rule_is_about_where_a_path_leads(rule: str, path: str, is_about: bool) -> None:
-    found = find_match([parse_rule(rule)], request("edit", "edit", path))
+    found = find_matching_rule([parse_rule(rule)], build_request("edit", "edit", path))
     assert (found is not None) == is_about
 
 
@@ -103,8 +105,8 @@ def test_a_rule_about_servers_is_about_their_tools_and_domains(
     rule: str, url: str, is_about: bool
 ) -> None:
     arguments = msgspec.json.encode({"url": url}).decode()
-    asked = request("web__fetch", "mcp", "web__fetch", arguments)
-    assert (find_match([parse_rule(rule)], asked) is not None) == is_about
+    asked = build_request("web__fetch", "mcp", "web__fetch", arguments)
+    assert (find_matching_rule([parse_rule(rule)], asked) is not None) == is_about
 
 
 @pytest.mark.req("permissions.rules")
@@ -119,67 +121,78 @@ def test_allowing_a_command_line_takes_rules_for_all_of_it() -> None:
         ("git status > /etc/passwd", False),
         ("$X", False),
     ):
-        assert (find_cover(rules, request("bash", "shell", line)) is not None) == is_covered, line
+        assert (
+            find_covering_rules(rules, build_request("bash", "shell", line)) is not None
+        ) == is_covered, line
 
 
 @pytest.mark.req("permissions.rules")
 def test_a_rule_that_denies_is_about_what_cannot_be_read() -> None:
     rules = [parse_rule("bash(git push:*)")]
     for line in ("git push", "sh -c 'git push origin'", "ls; env git push -f", "$X", "'"):
-        assert find_match(rules, request("bash", "shell", line)) is not None, line
-    assert find_match(rules, request("bash", "shell", "git status")) is None
+        assert find_matching_rule(rules, build_request("bash", "shell", line)) is not None, line
+    assert find_matching_rule(rules, build_request("bash", "shell", "git status")) is None
 
 
 @pytest.mark.req("permissions.order")
 def test_deny_comes_before_ask_and_ask_before_allow_and_the_mode_decides_the_rest() -> None:
     everything = {"allow": ("edit(src/**)",), "ask": ("edit(src/b*)",), "deny": ("edit(src/c*)",)}
-    careful = agent(permissions=everything, mode="ask")
+    careful = build_agent(permissions=everything, mode="ask")
     expected = {"src/a": Decision.ALLOW, "src/b": Decision.ASK, "src/c": Decision.DENY}
     for path, decision in expected.items():
-        assert judge(careful, request("edit", "edit", path)) is decision
-    assert judge(careful, request("edit", "edit", "other")) is Decision.ASK
-    assert judge(agent(), request("edit", "edit", "other")) is Decision.ALLOW
+        assert judge_request(careful, build_request("edit", "edit", path)) is decision
+    assert judge_request(careful, build_request("edit", "edit", "other")) is Decision.ASK
+    assert judge_request(build_agent(), build_request("edit", "edit", "other")) is Decision.ALLOW
 
 
 @pytest.mark.req("permissions.order")
 def test_what_is_always_allowed_beats_ask_and_never_deny() -> None:
-    asking = agent(approve=("edit", "bash"))
+    asking = build_agent(approve=("edit", "bash"))
     always = {"remembered": lambda pair: ("edit(/work/project/a)", "bash(git push:*)")}
-    assert judge(asking, request("edit", "edit", "a"), **always) is Decision.ALLOW
-    assert judge(asking, request("edit", "edit", "b"), **always) is Decision.ASK
-    assert judge(asking, request("bash", "shell", "git push origin"), **always) is Decision.ALLOW
-    assert judge(asking, request("bash", "shell", "git pull"), **always) is Decision.ASK
-    denying = agent(permissions={"deny": ("edit",)})
-    assert judge(denying, request("edit", "edit", "a"), **always) is Decision.DENY
+    assert judge_request(asking, build_request("edit", "edit", "a"), **always) is Decision.ALLOW
+    assert judge_request(asking, build_request("edit", "edit", "b"), **always) is Decision.ASK
+    assert (
+        judge_request(asking, build_request("bash", "shell", "git push origin"), **always)
+        is Decision.ALLOW
+    )
+    assert (
+        judge_request(asking, build_request("bash", "shell", "git pull"), **always) is Decision.ASK
+    )
+    denying = build_agent(permissions={"deny": ("edit",)})
+    assert judge_request(denying, build_request("edit", "edit", "a"), **always) is Decision.DENY
 
 
 @pytest.mark.req("permissions.order")
 def test_what_a_plan_refuses_is_allowed_by_no_rule() -> None:
-    allowing = agent(permissions={"allow": ("edit", "bash")}, mode="plan")
+    allowing = build_agent(permissions={"allow": ("edit", "bash")}, mode="plan")
     always = {"remembered": lambda pair: ("edit",)}
-    assert judge(allowing, request("edit", "edit", "a"), **always) is Decision.DENY
-    assert judge(allowing, request("bash", "shell", "rm x")) is Decision.DENY
-    assert judge(allowing, request("read", "read", "a")) is Decision.ALLOW
+    assert judge_request(allowing, build_request("edit", "edit", "a"), **always) is Decision.DENY
+    assert judge_request(allowing, build_request("bash", "shell", "rm x")) is Decision.DENY
+    assert judge_request(allowing, build_request("read", "read", "a")) is Decision.ALLOW
 
 
 @pytest.mark.req("permissions.always_narrow")
 def test_an_older_always_for_all_of_bash_is_asked_again() -> None:
-    asking = agent(approve=("bash",))
+    asking = build_agent(approve=("bash",))
     older = {"remembered": lambda pair: ("bash",)}
-    assert judge(asking, request("bash", "shell", "rm -rf x"), **older) is Decision.ASK
+    assert (
+        judge_request(asking, build_request("bash", "shell", "rm -rf x"), **older) is Decision.ASK
+    )
 
 
 @pytest.mark.req("permissions.lineage")
 def test_a_delegated_call_is_judged_for_every_agent_in_its_line() -> None:
-    free, careful = agent("free"), agent("careful", permissions={"deny": ("edit",)})
-    asked = request("edit", "edit", "a", lineage=(careful, free))
-    assert judge(free, asked) is Decision.DENY
-    assert judge(free, request("edit", "edit", "a", lineage=(free,))) is Decision.ALLOW
+    free, careful = build_agent("free"), build_agent("careful", permissions={"deny": ("edit",)})
+    asked = build_request("edit", "edit", "a", lineage=(careful, free))
+    assert judge_request(free, asked) is Decision.DENY
+    assert (
+        judge_request(free, build_request("edit", "edit", "a", lineage=(free,))) is Decision.ALLOW
+    )
     # A mode is only ever tightened, whatever the agents below say.
-    strict = request("edit", "edit", "a", mode="plan", lineage=(free,))
-    assert judge(agent("below", mode="auto"), strict) is Decision.DENY
-    loose = request("edit", "edit", "a", mode="auto", lineage=(free,))
-    assert judge(agent("below", mode="ask"), loose) is Decision.ASK
+    strict = build_request("edit", "edit", "a", mode="plan", lineage=(free,))
+    assert judge_request(build_agent("below", mode="auto"), strict) is Decision.DENY
+    loose = build_request("edit", "edit", "a", mode="auto", lineage=(free,))
+    assert judge_request(build_agent("below", mode="ask"), loose) is Decision.ASK
 
 
 @pytest.mark.req("permissions.rules")
@@ -198,22 +211,22 @@ def test_what_is_no_rule_is_refused_with_a_sentence(
     permissions: dict[str, tuple[str, ...]],
 ) -> None:
     with pytest.raises(AgentError, match=r"^permissions\."):
-        Permissions.of(agent(permissions=permissions))
+        Permissions.from_agent(build_agent(permissions=permissions))
 
 
 @pytest.mark.req("permissions.lineage")
 def test_a_task_in_a_folder_below_does_not_shift_the_paths_of_its_callers_rules() -> None:
     above = CWD.parent
-    caller = agent("caller", permissions={"deny": ("read(project/**)",)})
-    asked = request("read", "read", "key", lineage=(caller,), directories=(above,))
-    assert judge(agent(), asked) is Decision.DENY
+    caller = build_agent("caller", permissions={"deny": ("read(project/**)",)})
+    asked = build_request("read", "read", "key", lineage=(caller,), directories=(above,))
+    assert judge_request(build_agent(), asked) is Decision.DENY
     # Nor does it widen what the caller may do: this is not the caller's own folder `src`.
-    caller = agent("caller", mode="ask", permissions={"allow": ("edit(src/**)",)})
-    asked = request("edit", "edit", "src/a", lineage=(caller,), directories=(above,))
-    editor = agent(permissions={"allow": ("edit",)})
-    assert judge(editor, asked) is Decision.ASK
-    asked = request("edit", "edit", "src/a", lineage=(caller,), directories=(CWD,))
-    assert judge(editor, asked) is Decision.ALLOW
+    caller = build_agent("caller", mode="ask", permissions={"allow": ("edit(src/**)",)})
+    asked = build_request("edit", "edit", "src/a", lineage=(caller,), directories=(above,))
+    editor = build_agent(permissions={"allow": ("edit",)})
+    assert judge_request(editor, asked) is Decision.ASK
+    asked = build_request("edit", "edit", "src/a", lineage=(caller,), directories=(CWD,))
+    assert judge_request(editor, asked) is Decision.ALLOW
 
 
 @pytest.mark.req("permissions.rules")
@@ -221,9 +234,9 @@ def test_a_path_rule_holds_though_a_folder_in_it_is_a_link(tmp_path: Path) -> No
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for way in ("link", "real"):
-        asked = request("read", "read", str(tmp_path / way / "key"))
-        assert find_match([parse_rule(f"read({tmp_path}/link/**)")], asked) is not None
-        assert find_match([parse_rule(f"read({tmp_path}/lin*/**)")], asked) is None
+        asked = build_request("read", "read", str(tmp_path / way / "key"))
+        assert find_matching_rule([parse_rule(f"read({tmp_path}/link/**)")], asked) is not None
+        assert find_matching_rule([parse_rule(f"read({tmp_path}/lin*/**)")], asked) is None
 
 
 @pytest.mark.req("permissions.rules")
@@ -236,22 +249,24 @@ def test_a_pattern_is_for_one_tool_so_that_no_command_is_matched_as_a_text(rule:
 @pytest.mark.req("permissions.rules")
 def test_an_allowed_command_is_asked_about_with_variables_that_may_change_it() -> None:
     """As `NAME=value command` is."""
-    crab = agent(mode="ask", permissions={"allow": ("bash(make test:*)",)})
+    crab = build_agent(mode="ask", permissions={"allow": ("bash(make test:*)",)})
     for env, decision in (
         ('{"LANG": "C"}', Decision.ALLOW),
         ('{"TESTS": "x"}', Decision.ASK),
         ('{"LANG": "C", "RIPGREP_CONFIG_PATH": "x"}', Decision.ASK),
     ):
         arguments = f'{{"command": "make test", "env": {env}}}'
-        assert judge(crab, request("bash", "shell", "make test", arguments)) is decision
+        assert (
+            judge_request(crab, build_request("bash", "shell", "make test", arguments)) is decision
+        )
 
 
 @pytest.mark.req("permissions.rules")
 @pytest.mark.parametrize("url", ["evil.org/a//b", "", "//", "https:///x"])
 def test_a_url_without_a_clear_host_may_be_any_domain(url: str) -> None:
-    asked = request("fetch", "mcp", "", f'{{"url": "{url}"}}')
-    assert find_match([parse_rule("fetch(evil.org)")], asked) is not None
-    assert find_cover([parse_rule("fetch(evil.org)")], asked) is None
+    asked = build_request("fetch", "mcp", "", f'{{"url": "{url}"}}')
+    assert find_matching_rule([parse_rule("fetch(evil.org)")], asked) is not None
+    assert find_covering_rules([parse_rule("fetch(evil.org)")], asked) is None
 
 
 @pytest.mark.req("cli.explain")
@@ -259,13 +274,13 @@ def test_an_explanation_says_what_a_call_would_hear() -> None:
     """For each mode, with rules about the whole tool."""
     tools = [ToolInScope("edit", ("edit",), "edit", True), ToolInScope("x", ("x",), "other", True)]
     for rules in ({"allow": ("edit", "x")}, {"ask": ("edit", "x")}, {}):
-        crab = agent(permissions=rules)
+        crab = build_agent(permissions=rules)
         for mode in Mode:
             found = explain_permissions(Policy(), crab, "user", mode, tools)
             for line, tool in zip(found.tools, tools, strict=True):
-                asked = request(tool.name, tool.kind, "a", mode=mode.word)
-                assert line.verdict == judge(crab, asked).word, (rules, mode, line)
-    crab = agent(permissions={"strangers": ("bash(git log:*)",)})
+                asked = build_request(tool.name, tool.kind, "a", mode=mode.label)
+                assert line.verdict == judge_request(crab, asked).label, (rules, mode, line)
+    crab = build_agent(permissions={"strangers": ("bash(git log:*)",)})
     bash = ToolInScope("bash", ("bash",), "shell", True)
     for mode, verdict in ((Mode.AUTO, "allow"), (Mode.ASK, "ask"), (Mode.PLAN, "deny")):
         (line,) = explain_permissions(Policy(), crab, "tg:1", mode, [bash]).tools

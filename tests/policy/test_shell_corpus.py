@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crabtalk.policy.harmless_commands import is_harmless
+from crabtalk.policy.harmless_commands import is_harmless_line
 from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied
+from crabtalk.policy.shell_rules import find_denied_entry
 
 HERE = Path(__file__).parent
 EVASIONS: list[dict[str, Any]] = tomllib.loads((HERE / "evasions.toml").read_text())["evasion"]
@@ -29,7 +29,7 @@ def test_the_corpus_has_at_least_200_of_each() -> None:
 @pytest.mark.parametrize("evasion", EVASIONS, ids=lambda one: one["line"])
 def test_no_evasion_gets_past_its_rule(evasion: dict[str, Any]) -> None:
     try:
-        assert find_denied(evasion["line"], [evasion["deny"]]) == evasion["deny"]
+        assert find_denied_entry(evasion["line"], [evasion["deny"]]) == evasion["deny"]
     except UnreadableCommandError as error:
         assert str(error)  # noqa: PT017 - unreadable lines are refused as well
 
@@ -96,7 +96,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.req("shell.ordinary")
 def test_ordinary_lines_are_readable_and_not_denied() -> None:
     for one in ORDINARY["line"]:
-        assert find_denied(one["line"], ORDINARY["deny"]) is None, one["line"]
+        assert find_denied_entry(one["line"], ORDINARY["deny"]) is None, one["line"]
 
 
 @pytest.mark.req("shell.harmless")
@@ -107,11 +107,13 @@ def test_exactly_the_lines_marked_harmless_run_without_a_question(
     found = {
         one["line"]
         for one in ORDINARY["line"]
-        if is_harmless(one["line"], project, tmp_path / "home")
+        if is_harmless_line(one["line"], project, tmp_path / "home")
     }
     assert found == marked
 
 
 @pytest.mark.req("shell.harmless")
 def test_no_evasion_is_harmless(tmp_path: Path, project: Path) -> None:
-    assert not [one for one in EVASIONS if is_harmless(one["line"], project, tmp_path / "home")]
+    assert not [
+        one for one in EVASIONS if is_harmless_line(one["line"], project, tmp_path / "home")
+    ]

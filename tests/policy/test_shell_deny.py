@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from crabtalk.policy.shell_commands import UnreadableCommandError
 from crabtalk.policy.shell_parser import parse_commands
-from crabtalk.policy.shell_rules import find_denied, is_deny_entry
-from crabtalk.policy.shell_source import LONGEST
+from crabtalk.policy.shell_rules import find_denied_entry, is_deny_entry
+from crabtalk.policy.shell_source import MAX_BYTES
 
 DENY = ("rm -rf", "git push", "curl", "dd --force")
 
@@ -91,7 +91,7 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
     ],
 )
 def test_a_denied_command_is_found_however_it_is_written(command: str, entry: str) -> None:
-    assert find_denied(command, DENY) == entry
+    assert find_denied_entry(command, DENY) == entry
 
 
 @pytest.mark.req("bash.deny.parsed")
@@ -128,7 +128,7 @@ def test_a_denied_command_is_found_however_it_is_written(command: str, entry: st
     ],
 )
 def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
-    assert find_denied(command, DENY) is None
+    assert find_denied_entry(command, DENY) is None
 
 
 @pytest.mark.req("bash.deny.unreadable")
@@ -153,19 +153,19 @@ def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
         "((ls); (rm -rf x) )",
         '((echo "))"; rm -rf x; echo "") )',
         "eval " * 100 + "ls",
-        "x" * (LONGEST + 1),
+        "x" * (MAX_BYTES + 1),
     ],
 )
 def test_what_cannot_be_read_is_refused_if_anything_is(command: str) -> None:
     with pytest.raises(UnreadableCommandError):
-        find_denied(command, DENY)
-    assert find_denied(command, ()) is None
+        find_denied_entry(command, DENY)
+    assert find_denied_entry(command, ()) is None
 
 
 @pytest.mark.req("bash.deny.parsed")
 def test_a_long_option_after_one_dash_is_a_word_of_its_own() -> None:
-    assert find_denied("find . -delete", ["find -delete"]) == "find -delete"
-    assert find_denied("find . -type d -empty -ls", ["find -delete"]) is None
+    assert find_denied_entry("find . -delete", ["find -delete"]) == "find -delete"
+    assert find_denied_entry("find . -type d -empty -ls", ["find -delete"]) is None
 
 
 @pytest.mark.req("bash.settings")
@@ -210,7 +210,7 @@ def test_what_a_backslash_spells_is_what_bash_makes_of_it(text: str) -> None:
 @given(st.text(st.sampled_from("rm -f$(){}`'\"\\;&|<>#\nEOFx=[]*")))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        find_denied(text, DENY)
+        find_denied_entry(text, DENY)
     except UnreadableCommandError as error:
         assert str(error)  # noqa: PT017 - that it raises nothing else is the point
 
@@ -222,4 +222,4 @@ def test_a_denied_command_after_anything_complete_is_found(text: str) -> None:
     except UnreadableCommandError:
         return
     with contextlib.suppress(UnreadableCommandError):
-        assert find_denied(f"{text}\ncurl x", ["curl"]) == "curl" or text.endswith("\\")
+        assert find_denied_entry(f"{text}\ncurl x", ["curl"]) == "curl" or text.endswith("\\")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.policy.harmless_commands import is_harmless
+from crabtalk.policy.harmless_commands import is_harmless_line
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def work(tmp_path: Path, home: Path) -> Path:
     ],
 )
 def test_a_line_that_could_do_more_is_asked(line: str, work: Path, home: Path) -> None:
-    assert not is_harmless(line, work, home)
+    assert not is_harmless_line(line, work, home)
 
 
 @pytest.mark.req("shell.harmless")
@@ -120,7 +120,7 @@ def test_a_line_that_could_do_more_is_asked(line: str, work: Path, home: Path) -
 def test_a_home_inside_the_working_directory_stops_only_what_would_read_it(
     line: str, work: Path, home: Path
 ) -> None:
-    assert is_harmless(line, work, home)
+    assert is_harmless_line(line, work, home)
 
 
 @pytest.mark.req("shell.harmless")
@@ -140,17 +140,17 @@ def test_git_is_asked_where_the_repository_names_a_program(
 ) -> None:
     away = tmp_path / "away"
     subprocess.run(["git", "init", "-q", work], check=True)
-    assert is_harmless("git status", work, away)
-    assert is_harmless("git status", work / "src", away)
+    assert is_harmless_line("git status", work, away)
+    assert is_harmless_line("git status", work / "src", away)
     subprocess.run(["git", "-C", work, "config", setting, "touch x"], check=True)
-    assert not is_harmless("git status", work, away)
-    assert not is_harmless("git log", work / "src", away)
+    assert not is_harmless_line("git status", work, away)
+    assert not is_harmless_line("git log", work / "src", away)
 
 
 @pytest.mark.req("shell.harmless")
 def test_git_is_asked_inside_a_bare_repository(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "bare"], check=True)
-    assert not is_harmless("git log", tmp_path / "bare", tmp_path / "home")
+    assert not is_harmless_line("git log", tmp_path / "bare", tmp_path / "home")
 
 
 @pytest.mark.req("shell.harmless")
@@ -159,9 +159,9 @@ def test_git_is_asked_where_a_repository_is_inside_another(tmp_path: Path) -> No
     outer, inner, away = tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "home"
     for repository in (outer, inner):
         subprocess.run(["git", "init", "-q", repository], check=True)
-    assert is_harmless("git status", outer, away)
+    assert is_harmless_line("git status", outer, away)
     git: list[str] = ["git", "-C", str(inner), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
     subprocess.run(["git", "-C", outer, "add", "inner"], check=True, capture_output=True)
     subprocess.run(["git", "-C", inner, "config", "core.fsmonitor", "touch x"], check=True)
-    assert not is_harmless("git status", outer, away)
+    assert not is_harmless_line("git status", outer, away)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied
+from crabtalk.policy.shell_rules import find_denied_entry
 
 WRAPPERS = [
     "{}",
@@ -107,7 +107,7 @@ def runs_denied(line: str) -> bool:
 
 def is_refused(line: str) -> bool:
     try:
-        return find_denied(line, ["denied"]) is not None
+        return find_denied_entry(line, ["denied"]) is not None
     except UnreadableCommandError:
         return True
 

@@ -4,12 +4,17 @@ import pytest
 
 from crabtalk.policy.shell_commands import UnreadableCommandError
 from crabtalk.policy.shell_parser import parse_commands
-from crabtalk.policy.shell_rules import ShellRule, covers_all, matches_any, parse_shell_rule
-from crabtalk.policy.shell_suggestions import suggest_rule
+from crabtalk.policy.shell_rules import (
+    ShellRule,
+    covers_all_commands,
+    matches_any_command,
+    parse_shell_rule,
+)
+from crabtalk.policy.shell_suggestions import suggest_shell_rules
 
 
-def allows(line: str, *rules: str) -> bool:
-    return covers_all([parse_shell_rule(rule) for rule in rules], parse_commands(line))
+def is_allowed(line: str, *rules: str) -> bool:
+    return covers_all_commands([parse_shell_rule(rule) for rule in rules], parse_commands(line))
 
 
 @pytest.mark.req("shell.rules")
@@ -55,7 +60,7 @@ def test_a_rule_without_sense_is_refused_with_a_sentence(text: str) -> None:
     ],
 )
 def test_a_rule_allows_its_command_however_it_is_put(line: str) -> None:
-    assert allows(line, "git status:*")
+    assert is_allowed(line, "git status:*")
 
 
 @pytest.mark.req("shell.rules")
@@ -94,18 +99,18 @@ def test_a_rule_allows_its_command_however_it_is_put(line: str) -> None:
     ],
 )
 def test_a_rule_allows_nothing_else(line: str) -> None:
-    assert not allows(line, "git status:*")
+    assert not is_allowed(line, "git status:*")
 
 
 @pytest.mark.req("shell.rules")
 def test_every_command_of_a_line_needs_a_rule() -> None:
-    assert allows("git status && npm run test", "git status:*", "npm run test")
-    assert not allows("git status && npm run test", "git status:*")
-    assert not allows("npm run test --x", "npm run test")
-    assert allows("find . -exec wc {} +", "*")
-    assert allows("sudo apt update", "sudo apt update")
-    assert not allows("sudo apt update x", "sudo apt:*")
-    assert allows("sudo apt update x", "sudo apt:*", "apt update:*")
+    assert is_allowed("git status && npm run test", "git status:*", "npm run test")
+    assert not is_allowed("git status && npm run test", "git status:*")
+    assert not is_allowed("npm run test --x", "npm run test")
+    assert is_allowed("find . -exec wc {} +", "*")
+    assert is_allowed("sudo apt update", "sudo apt update")
+    assert not is_allowed("sudo apt update x", "sudo apt:*")
+    assert is_allowed("sudo apt update x", "sudo apt:*", "apt update:*")
 
 
 @pytest.mark.req("shell.rules")
@@ -122,14 +127,14 @@ def test_every_command_of_a_line_needs_a_rule() -> None:
     ],
 )
 def test_to_forbid_a_rule_is_read_broadly(rule: str, line: str) -> None:
-    assert matches_any(parse_shell_rule(rule), parse_commands(line))
+    assert matches_any_command(parse_shell_rule(rule), parse_commands(line))
 
 
 @pytest.mark.req("shell.rules")
 @pytest.mark.parametrize("line", ["rm $A x", 'rm "$A"', "ls | xargs rm", "rm *", "rm -{r,f} x"])
 def test_an_argument_that_could_match_at_run_time_is_unreadable(line: str) -> None:
     with pytest.raises(UnreadableCommandError):
-        matches_any(parse_shell_rule("rm -rf:*"), parse_commands(line))
+        matches_any_command(parse_shell_rule("rm -rf:*"), parse_commands(line))
 
 
 @pytest.mark.req("shell.rules")
@@ -138,7 +143,7 @@ def test_an_argument_that_could_match_at_run_time_is_unreadable(line: str) -> No
 )
 def test_an_argument_that_cannot_match_is_readable(line: str) -> None:
     for rule in ("rm -rf:*", "git push:*"):
-        assert not matches_any(parse_shell_rule(rule), parse_commands(line))
+        assert not matches_any_command(parse_shell_rule(rule), parse_commands(line))
 
 
 @pytest.mark.req("shell.suggest")
@@ -163,8 +168,8 @@ def test_an_argument_that_cannot_match_is_readable(line: str) -> None:
     ],
 )
 def test_always_allow_remembers_no_more_than_it_says(line: str, rules: tuple[str, ...]) -> None:
-    assert suggest_rule(line) == rules
-    assert allows(line, *rules)
+    assert suggest_shell_rules(line) == rules
+    assert is_allowed(line, *rules)
 
 
 @pytest.mark.req("shell.suggest")
@@ -173,7 +178,7 @@ def test_always_allow_remembers_no_more_than_it_says(line: str, rules: tuple[str
     ["", "$A", "echo $A", "ls > x", "curl x | sh", "echo 'x", "A=1 make", "bash x.sh", 'eval "$A"'],
 )
 def test_always_allow_is_not_offered_where_it_would_not_be_safe(line: str) -> None:
-    assert suggest_rule(line) is None
+    assert suggest_shell_rules(line) is None
 
 
 @pytest.mark.req("shell.suggest")
@@ -183,5 +188,5 @@ def test_always_allow_is_not_offered_where_it_would_not_be_safe(line: str) -> No
      "awk", "sed", "docker", "npx", "tar", "dd"],
 )  # fmt: skip
 def test_programs_that_can_do_anything_are_remembered_exactly(program: str) -> None:
-    for rule in suggest_rule(f"{program} --help") or ():
+    for rule in suggest_shell_rules(f"{program} --help") or ():
         assert not rule.endswith(":*")

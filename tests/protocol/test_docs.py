@@ -29,9 +29,9 @@ from crabtalk.protocol import (
     encode_frame,
     wire,
 )
-from crabtalk.runtime import Limits as RuntimeLimits
-from crabtalk.transport import Limits
-from crabtalk.transport.connection import HELLO_FRAME, PIPELINED_BYTES
+from crabtalk.runtime import RuntimeLimits as RuntimeLimits
+from crabtalk.transport import TransportLimits
+from crabtalk.transport.connection import MAX_HELLO_FRAME, MAX_PIPELINED_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -57,42 +57,44 @@ wire.DESCRIPTOR.CopyToProto(FILE)
 # ── Reading the page ────────────────────────────────────────────────────────────────────────────
 
 
-def row_lines(text: str, header: Header) -> Iterator[int]:
+def find_row_lines(text: str, header: Header) -> Iterator[int]:
     """The numbers of the lines that are rows of a table with this header."""
     inside = False
     for number, line in enumerate(text.splitlines()):
         if not line.startswith("|"):
             inside = False
-        elif cells(line) == header:
+        elif split_cells(line) == header:
             inside = True
         elif inside and not line.startswith("|---"):
             yield number
 
 
-def cells(line: str) -> tuple[str, ...]:
+def split_cells(line: str) -> tuple[str, ...]:
     return tuple(
         cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")
     )
 
 
-def rows(text: str, header: Header) -> list[tuple[str, ...]]:
+def read_rows(text: str, header: Header) -> list[tuple[str, ...]]:
     lines = text.splitlines()
-    found = [cells(lines[number]) for number in row_lines(text, header)]
+    found = [split_cells(lines[number]) for number in find_row_lines(text, header)]
     assert all(len(row) == len(header) for row in found), f"a row of {header} has a cell too many"
     return found
 
 
-def spans(text: str) -> list[str]:
+def find_code_spans(text: str) -> list[str]:
     """What stands between backticks."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
-def paragraph(text: str, start: str) -> str:
+def find_paragraph(text: str, start: str) -> str:
     """From `start` to the next empty line."""
     return text.partition(start)[2].partition("\n\n")[0]
 
 
-def differences(what: str, documented: Iterable[Hashable], real: Iterable[Hashable]) -> list[str]:
+def list_differences(
+    what: str, documented: Iterable[Hashable], real: Iterable[Hashable]
+) -> list[str]:
     documented, real = Counter(documented), set(real)
     return [
         *(f"{what} {item} is not on the page" for item in real - documented.keys()),
@@ -104,14 +106,14 @@ def differences(what: str, documented: Iterable[Hashable], real: Iterable[Hashab
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────────
 
 
-def type_of(
+def spell_type(
     message: descriptor_pb2.DescriptorProto, field: descriptor_pb2.FieldDescriptorProto
 ) -> str:
     """The type as the proto file writes it."""
     name = field.type_name.rpartition(".")[2]
     for nested in message.nested_type:
         if nested.name == name and nested.options.map_entry:
-            key, value = (type_of(nested, part) for part in nested.field)
+            key, value = (spell_type(nested, part) for part in nested.field)
             return f"map<{key}, {value}>"
     if not name:
         kind = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)
@@ -121,9 +123,9 @@ def type_of(
     return f"optional {name}" if field.proto3_optional else name
 
 
-def real_fields(*, of: Callable[[str], bool]) -> list[tuple[str, str, int, str]]:
+def list_fields(*, of: Callable[[str], bool]) -> list[tuple[str, str, int, str]]:
     return [
-        (message.name, field.name, field.number, type_of(message, field))
+        (message.name, field.name, field.number, spell_type(message, field))
         for message in FILE.message_type
         for field in message.field
         if of(message.name)
@@ -138,7 +140,7 @@ def is_request(field: tuple[str, str, int, str]) -> bool:
 
 
 def check_version(text: str) -> list[str]:
-    return differences(
+    return list_differences(
         "version",
         re.findall(r"^\*\*Protocol version (\d+)\*\*$", text, re.MULTILINE),
         [str(PROTOCOL_VERSION)],
@@ -149,47 +151,65 @@ def check_fields(text: str) -> list[str]:
     """Every message, field, number and type. ClientMessage is the table of requests instead."""
     documented = []
     messages: list[str] = []
-    for names, fields, numbers, kind, _ in rows(text, FIELDS):
-        messages = spans(names) or messages
-        for field, number in zip(spans(fields), numbers.split(","), strict=True):
-            documented += [(message, field, int(number), *spans(kind)) for message in messages]
+    for names, fields, numbers, kind, _ in read_rows(text, FIELDS):
+        messages = find_code_spans(names) or messages
+        for field, number in zip(find_code_spans(fields), numbers.split(","), strict=True):
+            documented += [
+                (message, field, int(number), *find_code_spans(kind)) for message in messages
+            ]
     empty = [message.name for message in FILE.message_type if not message.field]
     return [
-        *differences("field", documented, [f for f in real_fields(of=bool) if not is_request(f)]),
-        *differences("empty message", spans(paragraph(text, "Messages without fields:")), empty),
+        *list_differences(
+            "field", documented, [f for f in list_fields(of=bool) if not is_request(f)]
+        ),
+        *list_differences(
+            "empty message",
+            find_code_spans(find_paragraph(text, "Messages without fields:")),
+            empty,
+        ),
     ]
 
 
 def check_requests(text: str) -> list[str]:
     documented = [
-        (int(number), *spans(request), *spans(payload), *spans(reply), shape)
-        for number, request, payload, reply, shape in rows(text, REQUESTS)
+        (
+            int(number),
+            *find_code_spans(request),
+            *find_code_spans(payload),
+            *find_code_spans(reply),
+            shape,
+        )
+        for number, request, payload, reply, shape in read_rows(text, REQUESTS)
     ]
     real = [
         (number, name, kind, ROUTES[name].reply, ROUTES[name].shape.value)
-        for field in real_fields(of=lambda name: name == "ClientMessage")
+        for field in list_fields(of=lambda name: name == "ClientMessage")
         if is_request(field)
         for _, name, number, kind in [field]
     ]
-    return differences("request", documented, real)
+    return list_differences("request", documented, real)
 
 
 def check_meanings(text: str) -> list[str]:
     """Each request is explained, and promises only codes that exist."""
-    explained = rows(text, MEANINGS)
+    explained = read_rows(text, MEANINGS)
     codes = {int(code) for *_, cell in explained for code in re.findall(r"\b\d{3}\b", cell)}
     return [
-        *differences("explanation", (spans(name)[0] for name, *_ in explained), ROUTES),
+        *list_differences(
+            "explanation", (find_code_spans(name)[0] for name, *_ in explained), ROUTES
+        ),
         *(f"{name} is not explained" for name, meaning, _ in explained if not meaning),
-        *(f"code {code} does not exist" for code in codes - real_codes()),
+        *(f"code {code} does not exist" for code in codes - list_codes()),
     ]
 
 
 def check_errors(text: str) -> list[str]:
-    return differences("code", (int(code) for code, *_ in rows(text, ERRORS)), real_codes())
+    return list_differences(
+        "code", (int(code) for code, *_ in read_rows(text, ERRORS)), list_codes()
+    )
 
 
-def real_codes() -> set[int]:
+def list_codes() -> set[int]:
     return {
         value.code
         for value in vars(protocol).values()
@@ -199,73 +219,81 @@ def real_codes() -> set[int]:
 
 def check_enums(text: str) -> list[str]:
     documented = [
-        (*spans(enum), name, int(number))
-        for enum, values, _ in rows(text, ENUMS)
+        (*find_code_spans(enum), name, int(number))
+        for enum, values, _ in read_rows(text, ENUMS)
         for name, number in re.findall(r"`(\w+)` = (\d+)", values)
     ]
     real = [(e.name, value.name, value.number) for e in FILE.enum_type for value in e.value]
     return [
-        *differences("enum value", documented, real),
-        *differences("stop reason", names_in(text, REASONS), wire.StopReason.keys()),
-        *differences("event kind", names_in(text, KINDS), wire.AgentEventKind.keys()),
+        *list_differences("enum value", documented, real),
+        *list_differences("stop reason", list_first_column(text, REASONS), wire.StopReason.keys()),
+        *list_differences("event kind", list_first_column(text, KINDS), wire.AgentEventKind.keys()),
     ]
 
 
-def names_in(text: str, header: Header) -> list[str]:
+def list_first_column(text: str, header: Header) -> list[str]:
     """The names in the first column."""
-    return [name for row in rows(text, header) for name in spans(row[0])]
+    return [name for row in read_rows(text, header) for name in find_code_spans(row[0])]
 
 
 def check_reserved(text: str) -> list[str]:
     documented = [
-        (*spans(message), what)
-        for message, numbers, names in rows(text, RESERVED)
-        for what in [*numbers.split(", "), *spans(names)]
+        (*find_code_spans(message), what)
+        for message, numbers, names in read_rows(text, RESERVED)
+        for what in [*numbers.split(", "), *find_code_spans(names)]
     ]
     real: list[tuple[str, str]] = []
     for message in FILE.message_type:
         for reserved in message.reserved_range:
             real += [(message.name, str(n)) for n in range(reserved.start, reserved.end)]
         real += [(message.name, name) for name in message.reserved_name]
-    return differences("reserved", documented, real)
+    return list_differences("reserved", documented, real)
 
 
 def check_limits(text: str) -> list[str]:
-    documented = [(*spans(key), float(value)) for key, value, _ in rows(text, LIMITS)]
-    bounds = (Limits(), RuntimeLimits(), FeedLimits(), DelegateLimits(), EventLimits())
+    documented = [
+        (*find_code_spans(key), float(value)) for key, value, _ in read_rows(text, LIMITS)
+    ]
+    bounds = (TransportLimits(), RuntimeLimits(), FeedLimits(), DelegateLimits(), EventLimits())
     real = [
         (key, float(value)) for bound in bounds for key, value in dataclasses.asdict(bound).items()
     ]
-    fixed = [int(value) for _, value, _ in rows(text, FIXED)]
+    fixed = [int(value) for _, value, _ in read_rows(text, FIXED)]
     in_prose = {
         int(n.replace(" ", "")) for n in re.findall(r"(\d[\d ]*) bytes \(\d+ [KM]iB\)", text)
     }
     return [
-        *differences("limit", documented, real),
-        *differences("bound", fixed, [MAX_FRAME, HELLO_FRAME, PIPELINED_BYTES]),
-        *differences("size", in_prose, [MAX_FRAME, HELLO_FRAME]),
+        *list_differences("limit", documented, real),
+        *list_differences("bound", fixed, [MAX_FRAME, MAX_HELLO_FRAME, MAX_PIPELINED_BYTES]),
+        *list_differences("size", in_prose, [MAX_FRAME, MAX_HELLO_FRAME]),
     ]
 
 
 def check_frames(text: str) -> list[str]:
     """Examples of frames: the bytes are the message, read and written, and none is elsewhere."""
-    examples = rows(text, FRAMES)
+    examples = read_rows(text, FRAMES)
     problems = [] if examples else ["no frame is shown"]
     for sender, message, frame in examples:
         envelope = wire.ClientMessage() if sender == "client" else wire.ServerMessage()
-        data = bytes.fromhex(*spans(frame))
+        data = bytes.fromhex(*find_code_spans(frame))
         decoder = FrameDecoder()
         try:
             payloads = [bytes(payload) for payload in decoder.feed(data)]
-            decoder.end()
-            expected = text_format.Parse(spans(message)[0], envelope)
+            decoder.feed_eof()
+            expected = text_format.Parse(find_code_spans(message)[0], envelope)
         except (FrameError, text_format.ParseError) as error:
             problems.append(f"{frame}: {error}")
             continue
         if payloads != [expected.SerializeToString()] or encode_frame(expected) != data:
             problems.append(f"{frame} is not {message}")
-    frames = [span for span in spans(text) if re.fullmatch(r"([0-9a-f]{2} ){3,}[0-9a-f]{2}", span)]
-    return problems + differences("frame", frames, (spans(frame)[0] for *_, frame in examples))
+    frames = [
+        span
+        for span in find_code_spans(text)
+        if re.fullmatch(r"([0-9a-f]{2} ){3,}[0-9a-f]{2}", span)
+    ]
+    return problems + list_differences(
+        "frame", frames, (find_code_spans(frame)[0] for *_, frame in examples)
+    )
 
 
 def check_traces(text: str) -> list[str]:
@@ -284,7 +312,7 @@ def check_traces(text: str) -> list[str]:
 def check_mentions(text: str) -> list[str]:
     """What reads like a message, a field of one or an enum's value, anywhere, is one."""
     types = {*wire.DESCRIPTOR.message_types_by_name, *wire.DESCRIPTOR.enum_types_by_name}
-    fields = {f"{message}.{field}" for message, field, *_ in real_fields(of=lambda _: True)}
+    fields = {f"{message}.{field}" for message, field, *_ in list_fields(of=lambda _: True)}
     values = {value.name for enum in FILE.enum_type for value in enum.value}
     patterns = {
         r"([A-Z][a-z]+){2,}": types,
@@ -293,7 +321,7 @@ def check_mentions(text: str) -> list[str]:
     }
     return [
         f"{span} does not exist"
-        for span in spans(text)
+        for span in find_code_spans(text)
         for pattern, real in patterns.items()
         if re.fullmatch(pattern, span) and span not in real
     ]
@@ -303,9 +331,9 @@ def check_status(text: str) -> list[str]:
     """The note on what is answered so far, for as long as there is one."""
     if "### Status" not in text:
         return []
-    listed = spans(paragraph(text, "> Answered so far:"))
+    listed = find_code_spans(find_paragraph(text, "> Answered so far:"))
     own = [name for name in ROUTES if getattr(DaemonServer, name) is not getattr(Server, name)]
-    return differences("answered request", listed, {*own, "ping", "get_config"})
+    return list_differences("answered request", listed, {*own, "ping", "get_config"})
 
 
 def check_links(text: str) -> list[str]:
@@ -361,7 +389,7 @@ def test_the_page_agrees_with_the_code(check: Check) -> None:
 )
 def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check) -> None:
     lines = PAGE.splitlines()
-    numbers = list(row_lines(PAGE, header))
+    numbers = list(find_row_lines(PAGE, header))
     assert numbers
     for number in numbers[:: 1 + len(numbers) // 20]:  # of the longest table every tenth or so
         without = [*lines[:number], *lines[number + 1 :]]

@@ -17,7 +17,7 @@ from crabtalk.protocol import (
     UnauthorizedError,
     UnavailableError,
     UnsupportedError,
-    error_message,
+    to_error_message,
     wire,
 )
 
@@ -35,7 +35,7 @@ CODES: dict[type[RequestError], int] = {
 }
 
 
-def raised(error: Exception) -> Exception:
+def raised_error(error: Exception) -> Exception:
     """The error with a traceback, as a handler meets it."""
     with pytest.raises(type(error)) as caught:
         raise error
@@ -45,7 +45,7 @@ def raised(error: Exception) -> Exception:
 @pytest.mark.req("wire.errors.http_codes")
 @pytest.mark.parametrize(("kind", "code"), CODES.items())
 def test_a_request_error_is_its_code_and_its_sentence(kind: type[RequestError], code: int) -> None:
-    message = error_message(kind("there is no agent 'zoë': list them"))
+    message = to_error_message(kind("there is no agent 'zoë': list them"))
     assert message == wire.ErrorMsg(code=code, message="there is no agent 'zoë': list them")
 
 
@@ -61,7 +61,7 @@ def test_these_are_all_the_errors_and_all_the_codes() -> None:
 
 
 def test_a_request_error_of_no_special_kind_is_500_with_its_sentence() -> None:
-    message = error_message(RequestError("the disk is full"))
+    message = to_error_message(RequestError("the disk is full"))
     assert message == wire.ErrorMsg(code=500, message="the disk is full")
 
 
@@ -69,14 +69,14 @@ def test_a_subclass_of_an_error_keeps_its_code() -> None:
     class NoSuchAgentError(NotFoundError):
         pass
 
-    assert error_message(NoSuchAgentError("who?")) == wire.ErrorMsg(code=404, message="who?")
+    assert to_error_message(NoSuchAgentError("who?")) == wire.ErrorMsg(code=404, message="who?")
 
 
 def test_a_request_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     kinds: list[type[RequestError]] = [RequestError, *CODES]
     for kind in kinds:
-        error_message(raised(kind("a sentence")))
+        to_error_message(raised_error(kind("a sentence")))
     assert caplog.records == []
 
 
@@ -85,7 +85,7 @@ def test_a_request_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_an_unexpected_exception_is_500_with_its_type_and_not_its_text(
     kind: type[Exception],
 ) -> None:
-    message = error_message(raised(kind("sk-secret in /home/bo")))
+    message = to_error_message(raised_error(kind("sk-secret in /home/bo")))
     assert message.code == 500
     assert kind.__name__ in message.message
     assert "secret" not in message.message
@@ -95,8 +95,8 @@ def test_an_unexpected_exception_is_500_with_its_type_and_not_its_text(
 def test_an_unexpected_exception_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    error = raised(ValueError("sk-secret"))
-    error_message(error)
+    error = raised_error(ValueError("sk-secret"))
+    to_error_message(error)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info == (ValueError, error, error.__traceback__)
@@ -105,16 +105,16 @@ def test_an_unexpected_exception_is_logged_with_its_traceback(
 
 
 def test_a_sentence_that_utf8_cannot_hold_still_reaches_the_client() -> None:
-    message = error_message(NotFoundError("no file called \udcff.txt"))
+    message = to_error_message(NotFoundError("no file called \udcff.txt"))
     assert message.code == 404
     assert message.message == "no file called ?.txt"
 
 
 def test_a_group_of_one_counts_as_the_one() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("inner", [NotFoundError("no such thing")])])
-    assert error_message(group) == wire.ErrorMsg(code=404, message="no such thing")
+    assert to_error_message(group) == wire.ErrorMsg(code=404, message="no such thing")
 
 
 def test_a_group_of_several_is_a_fault_of_ours() -> None:
     group = ExceptionGroup("tasks", [NotFoundError("one"), NotFoundError("two")])
-    assert error_message(group).code == 500
+    assert to_error_message(group).code == 500

@@ -26,21 +26,23 @@ from crabtalk.protocol import (
 )
 
 
-def header(size: int) -> bytes:
+def make_header(size: int) -> bytes:
     """The four bytes before a payload, from the standard library rather than from us."""
     return struct.pack(">I", size)
 
 
-def framed(*payloads: bytes) -> bytes:
-    return b"".join(header(len(payload)) + payload for payload in payloads)
+def make_frames(*payloads: bytes) -> bytes:
+    return b"".join(make_header(len(payload)) + payload for payload in payloads)
 
 
-def fed(decoder: FrameDecoder, *pieces: bytes) -> list[bytes]:
+def feed_all(decoder: FrameDecoder, *pieces: bytes) -> list[bytes]:
     """Everything the decoder yields for these pieces of input."""
     return [bytes(payload) for piece in pieces for payload in decoder.feed(piece)]
 
 
-def outcome(decoder: FrameDecoder, *pieces: bytes) -> tuple[list[bytes], FrameTooLargeError | None]:
+def feed_until_error(
+    decoder: FrameDecoder, *pieces: bytes
+) -> tuple[list[bytes], FrameTooLargeError | None]:
     """What the decoder yields, and what it refused after that."""
     received: list[bytes] = []
     try:
@@ -51,7 +53,7 @@ def outcome(decoder: FrameDecoder, *pieces: bytes) -> tuple[list[bytes], FrameTo
     return received, None
 
 
-def split(data: bytes, cuts: list[int]) -> list[bytes]:
+def split_at(data: bytes, cuts: list[int]) -> list[bytes]:
     """`data` in pieces, some of them empty; a cut past its end counts from the start again."""
     places = sorted(cut % (len(data) + 1) for cut in cuts)
     return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
@@ -85,7 +87,7 @@ def test_a_message_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not() -> No
     assert MAX_FRAME == 16 * 1024 * 1024
     envelope = 2 + 4  # the tag of field 100, and the length of the bytes in it
     frame = encode_frame(wire.ClientMessage(extension=bytes(MAX_FRAME - envelope)))
-    assert frame[:4] == header(MAX_FRAME)
+    assert frame[:4] == make_header(MAX_FRAME)
     assert len(frame) == 4 + MAX_FRAME
     with pytest.raises(FrameTooLargeError, match=r"16777217 bytes.*limit of 16777216") as caught:
         encode_frame(wire.ClientMessage(extension=bytes(MAX_FRAME - envelope + 1)))
@@ -98,7 +100,7 @@ def test_a_message_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not() -> No
 def test_what_is_encoded_is_decoded(payloads: list[bytes], cuts: list[int]) -> None:
     messages = [wire.ClientMessage(extension=payload) for payload in payloads]
     stream = b"".join(encode_frame(message) for message in messages)
-    received = fed(FrameDecoder(), *split(stream, cuts))
+    received = feed_all(FrameDecoder(), *split_at(stream, cuts))
     assert [wire.ClientMessage.FromString(payload) for payload in received] == messages
 
 
@@ -113,9 +115,9 @@ def test_any_split_yields_the_same_payloads_in_order(
     payloads: list[bytes], cuts: list[int]
 ) -> None:
     decoder = FrameDecoder()
-    assert fed(decoder, *split(framed(*payloads), cuts)) == payloads
-    assert decoder.buffered == 0
-    decoder.end()
+    assert feed_all(decoder, *split_at(make_frames(*payloads), cuts)) == payloads
+    assert decoder.buffered_bytes == 0
+    decoder.feed_eof()
 
 
 @pytest.mark.req("wire.frame.incremental")
@@ -123,9 +125,11 @@ def test_any_split_yields_the_same_payloads_in_order(
 @settings(deadline=None)
 def test_a_byte_at_a_time_yields_each_payload_with_its_last_byte(payloads: list[bytes]) -> None:
     decoder = FrameDecoder()
-    stream = framed(*payloads)
-    received = [(at, frame) for at in range(len(stream)) for frame in fed(decoder, stream[at:][:1])]
-    ends = [len(framed(*payloads[: n + 1])) for n in range(len(payloads))]
+    stream = make_frames(*payloads)
+    received = [
+        (at, frame) for at in range(len(stream)) for frame in feed_all(decoder, stream[at:][:1])
+    ]
+    ends = [len(make_frames(*payloads[: n + 1])) for n in range(len(payloads))]
     assert received == [(end - 1, payload) for end, payload in zip(ends, payloads, strict=True)]
 
 
@@ -133,21 +137,21 @@ def test_a_byte_at_a_time_yields_each_payload_with_its_last_byte(payloads: list[
 def test_many_frames_in_one_piece_are_all_yielded() -> None:
     payloads = [str(n).encode() for n in range(10_000)]
     decoder = FrameDecoder()
-    assert fed(decoder, framed(*payloads)) == payloads
-    assert decoder.buffered == 0
+    assert feed_all(decoder, make_frames(*payloads)) == payloads
+    assert decoder.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8])
 def test_empty_payloads_are_frames_too(size: int) -> None:
-    stream = framed(b"", b"", b"x", b"")
+    stream = make_frames(b"", b"", b"x", b"")
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
-    assert fed(FrameDecoder(), *pieces) == [b"", b"", b"x", b""]
+    assert feed_all(FrameDecoder(), *pieces) == [b"", b"", b"x", b""]
 
 
 def test_payloads_keep_their_content_when_decoding_goes_on() -> None:
     """A payload is handed over: the decoder may not write into it again."""
     decoder = FrameDecoder()
-    stream = framed(b"one", b"two", b"three")
+    stream = make_frames(b"one", b"two", b"three")
     payloads = [frame for at in range(len(stream)) for frame in decoder.feed(stream[at : at + 1])]
     assert payloads == [b"one", b"two", b"three"]
 
@@ -157,9 +161,9 @@ def test_buffered_counts_the_bytes_held_for_an_incomplete_frame(
     payload: bytes, arrived: int
 ) -> None:
     decoder = FrameDecoder()
-    tail = framed(payload)[:-1][:arrived]
-    fed(decoder, framed(b"before") + tail)
-    assert decoder.buffered == (len(tail) if len(tail) < 4 else len(tail) - 4)
+    tail = make_frames(payload)[:-1][:arrived]
+    feed_all(decoder, make_frames(b"before") + tail)
+    assert decoder.buffered_bytes == (len(tail) if len(tail) < 4 else len(tail) - 4)
 
 
 # ── The limit ───────────────────────────────────────────────────────────────────────────────
@@ -169,14 +173,14 @@ def test_buffered_counts_the_bytes_held_for_an_incomplete_frame(
 def test_a_frame_of_exactly_16_mib_is_accepted() -> None:
     half = bytes(MAX_FRAME // 2)
     decoder = FrameDecoder()
-    (payload,) = fed(decoder, header(MAX_FRAME) + half, half)
+    (payload,) = feed_all(decoder, make_header(MAX_FRAME) + half, half)
     assert payload == bytes(MAX_FRAME)
 
 
 @pytest.mark.req("wire.frame.max")
 def test_a_header_over_16_mib_is_refused_before_its_payload_arrives() -> None:
     with pytest.raises(FrameTooLargeError, match=r"16777217 bytes.*limit of 16777216") as caught:
-        fed(FrameDecoder(), header(MAX_FRAME + 1))
+        feed_all(FrameDecoder(), make_header(MAX_FRAME + 1))
     assert isinstance(caught.value, FrameError)
     assert (caught.value.size, caught.value.limit) == (MAX_FRAME + 1, MAX_FRAME)
 
@@ -191,8 +195,8 @@ def test_a_header_over_16_mib_is_refused_before_its_payload_arrives() -> None:
 def test_frames_before_one_that_is_too_large_are_yielded_first(
     payloads: list[bytes], excess: int, cuts: list[int], rest: bytes
 ) -> None:
-    stream = framed(*payloads, bytes(64)) + header(64 + excess) + rest
-    received, refused = outcome(FrameDecoder(limit=64), *split(stream, cuts))
+    stream = make_frames(*payloads, bytes(64)) + make_header(64 + excess) + rest
+    received, refused = feed_until_error(FrameDecoder(limit=64), *split_at(stream, cuts))
     assert received == [*payloads, bytes(64)]
     assert refused is not None
     assert (refused.size, refused.limit) == (64 + excess, 64)
@@ -200,15 +204,15 @@ def test_frames_before_one_that_is_too_large_are_yielded_first(
 
 def test_raising_the_limit_between_two_pieces_lets_larger_frames_in() -> None:
     decoder = FrameDecoder(limit=5)
-    assert fed(decoder, framed(b"hello")) == [b"hello"]
+    assert feed_all(decoder, make_frames(b"hello")) == [b"hello"]
     decoder.limit = MAX_FRAME
-    assert fed(decoder, framed(bytes(5000))) == [bytes(5000)]
+    assert feed_all(decoder, make_frames(bytes(5000))) == [bytes(5000)]
 
 
 def test_raising_the_limit_between_two_payloads_counts_for_the_same_piece() -> None:
     decoder = FrameDecoder(limit=5)
     received = []
-    for payload in decoder.feed(framed(b"hello", bytes(5000), b"bye")):
+    for payload in decoder.feed(make_frames(b"hello", bytes(5000), b"bye")):
         received.append(bytes(payload))
         decoder.limit = MAX_FRAME
     assert received == [b"hello", bytes(5000), b"bye"]
@@ -218,11 +222,11 @@ def test_a_header_that_promises_16_mib_costs_no_more_than_what_arrived() -> None
     decoder = FrameDecoder()
     tracemalloc.start()
     try:
-        assert fed(decoder, header(MAX_FRAME) + b"few") == []
+        assert feed_all(decoder, make_header(MAX_FRAME) + b"few") == []
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert decoder.buffered == 3
+    assert decoder.buffered_bytes == 3
     assert peak < 64 * 1024
 
 
@@ -235,9 +239,9 @@ def test_a_stream_that_ends_between_frames_or_in_a_header_ended_cleanly(
     payloads: list[bytes], in_header: int
 ) -> None:
     decoder = FrameDecoder()
-    assert fed(decoder, framed(*payloads) + header(7)[:in_header]) == payloads
-    decoder.end()
-    assert decoder.buffered == in_header
+    assert feed_all(decoder, make_frames(*payloads) + make_header(7)[:in_header]) == payloads
+    decoder.feed_eof()
+    assert decoder.buffered_bytes == in_header
 
 
 @given(size=st.integers(1, MAX_FRAME), arrived=st.binary(max_size=200), cuts=CUTS)
@@ -248,9 +252,11 @@ def test_a_stream_that_ends_in_a_payload_says_how_much_of_it_arrived(
 ) -> None:
     arrived = arrived[: size - 1]
     decoder = FrameDecoder()
-    assert fed(decoder, *split(framed(b"before") + header(size) + arrived, cuts)) == [b"before"]
+    assert feed_all(
+        decoder, *split_at(make_frames(b"before") + make_header(size) + arrived, cuts)
+    ) == [b"before"]
     with pytest.raises(ConnectionClosedError) as caught:
-        decoder.end()
+        decoder.feed_eof()
     assert isinstance(caught.value, FrameError)
     assert f": {len(arrived)} of {size} bytes" in str(caught.value)
 
@@ -271,54 +277,54 @@ class DecoderMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         self.limit = 16
         self.decoder = FrameDecoder(self.limit)
-        self.written = b""  # on its way
-        self.held = b""  # delivered, frame incomplete
-        self.refused = False
+        self.undelivered = b""  # on its way
+        self.incomplete = b""  # delivered, frame incomplete
+        self.is_refused = False
 
     @rule(payload=st.binary(max_size=48) | st.integers(15, 18).map(bytes))
     def write(self, payload: bytes) -> None:
-        self.written += framed(payload)
+        self.undelivered += make_frames(payload)
 
     @rule(limit=st.integers(1, 40))
     def raise_limit(self, limit: int) -> None:
         self.limit = self.decoder.limit = max(self.limit, limit)
 
-    @precondition(lambda self: not self.refused)
+    @precondition(lambda self: not self.is_refused)
     @rule(count=st.integers(0, 5) | st.integers(0, 120))
     def deliver(self, count: int) -> None:
-        piece, self.written = self.written[:count], self.written[count:]
-        self.held += piece
-        received, refused = outcome(self.decoder, piece)
-        assert (received, refused.size if refused else None) == self.expected()
-        self.refused = refused is not None
+        piece, self.undelivered = self.undelivered[:count], self.undelivered[count:]
+        self.incomplete += piece
+        received, refused = feed_until_error(self.decoder, piece)
+        assert (received, refused.size if refused else None) == self.decode_expected()
+        self.is_refused = refused is not None
 
-    @precondition(lambda self: self.refused)
+    @precondition(lambda self: self.is_refused)
     @rule()
     def reconnect(self) -> None:
         self.connect()
 
-    @precondition(lambda self: not self.refused)
+    @precondition(lambda self: not self.is_refused)
     @invariant()
     def holds_what_is_incomplete(self) -> None:
-        in_payload = len(self.held) >= 4
-        assert self.decoder.buffered == len(self.held) - (4 if in_payload else 0)
+        in_payload = len(self.incomplete) >= 4
+        assert self.decoder.buffered_bytes == len(self.incomplete) - (4 if in_payload else 0)
         try:
-            self.decoder.end()
+            self.decoder.feed_eof()
         except ConnectionClosedError:
             assert in_payload
         else:
             assert not in_payload
 
-    def expected(self) -> tuple[list[bytes], int | None]:
+    def decode_expected(self) -> tuple[list[bytes], int | None]:
         payloads: list[bytes] = []
-        while len(self.held) >= 4:
-            (size,) = struct.unpack_from(">I", self.held)
+        while len(self.incomplete) >= 4:
+            (size,) = struct.unpack_from(">I", self.incomplete)
             if size > self.limit:
                 return payloads, size
-            if len(self.held) < 4 + size:
+            if len(self.incomplete) < 4 + size:
                 break
-            payloads.append(self.held[4 : 4 + size])
-            self.held = self.held[4 + size :]
+            payloads.append(self.incomplete[4 : 4 + size])
+            self.incomplete = self.incomplete[4 + size :]
         return payloads, None
 
 
@@ -332,13 +338,13 @@ FIELDS = {f.name: f for f in wire.ServerMessage.DESCRIPTOR.oneofs_by_name["msg"]
 each_field = pytest.mark.parametrize("field", FIELDS)
 
 
-def contents(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+def make_field_strategy(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     """Anything `field` can hold, in the form a message's constructor takes."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         # One entry at most: protobuf does not promise an order among several.
         return st.dictionaries(st.text(), st.text(), max_size=1)
     if field.message_type is not None:
-        one = messages(field.message_type)
+        one = make_message_strategy(field.message_type)
     elif field.enum_type is not None:
         one = st.sampled_from([value.number for value in field.enum_type.values])
     else:
@@ -346,9 +352,9 @@ def contents(field: FieldDescriptor) -> st.SearchStrategy[Any]:
     return st.lists(one, max_size=3) if field.is_repeated else one
 
 
-def messages(descriptor: Descriptor) -> st.SearchStrategy[Message]:
+def make_message_strategy(descriptor: Descriptor) -> st.SearchStrategy[Message]:
     kind = GetMessageClass(descriptor)
-    fields = {field.name: contents(field) for field in descriptor.fields}
+    fields = {field.name: make_field_strategy(field) for field in descriptor.fields}
     return st.fixed_dictionaries({}, optional=fields).map(lambda values: kind(**values))
 
 
@@ -362,7 +368,7 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
 }
 
 
-def sized(field: str, size: int) -> Any:
+def make_sized_payload(field: str, size: int) -> Any:
     """A payload for `field` of exactly `size` bytes: messages are filled with a field 15, which no
     message has, as two-byte pairs of tag and number, and one of three bytes if need be."""
     descriptor = FIELDS[field].message_type
@@ -374,7 +380,7 @@ def sized(field: str, size: int) -> Any:
     return filled
 
 
-def envelope(field: str, payload: Any) -> wire.ServerMessage:
+def wrap_reply(field: str, payload: Any) -> wire.ServerMessage:
     return wire.ServerMessage(**{field: payload})
 
 
@@ -382,34 +388,34 @@ def envelope(field: str, payload: Any) -> wire.ServerMessage:
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_a_reply_is_the_frame_of_the_message_that_holds_it(field: str, data: st.DataObject) -> None:
-    payload = data.draw(contents(FIELDS[field]))
-    assert encode_reply(field, payload) == encode_frame(envelope(field, payload))
+    payload = data.draw(make_field_strategy(FIELDS[field]))
+    assert encode_reply(field, payload) == encode_frame(wrap_reply(field, payload))
 
 
 @each_field
 @pytest.mark.parametrize("size", [0, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
 def test_a_reply_is_right_where_a_length_takes_one_more_byte(field: str, size: int) -> None:
-    payload = sized(field, size)
-    assert encode_reply(field, payload) == encode_frame(envelope(field, payload))
+    payload = make_sized_payload(field, size)
+    assert encode_reply(field, payload) == encode_frame(wrap_reply(field, payload))
 
 
 def test_an_extension_of_any_small_size_is_right() -> None:
     for size in range(300):
         payload = bytes(size)
-        assert encode_reply("extension", payload) == encode_frame(envelope("extension", payload))
+        assert encode_reply("extension", payload) == encode_frame(wrap_reply("extension", payload))
 
 
 @each_field
 def test_an_empty_payload_is_still_present_in_its_reply(field: str) -> None:
-    frame = encode_reply(field, sized(field, 0))
+    frame = encode_reply(field, make_sized_payload(field, 0))
     assert wire.ServerMessage.FromString(frame[4:]).WhichOneof("msg") == field
 
 
 def test_a_reply_with_a_map_of_many_entries_says_the_same_in_some_order() -> None:
     payload = wire.McpInfo(name="m", env={str(n): "x" * n for n in range(50)})
     frame = encode_reply("mcp_info", payload)
-    assert len(frame) == len(encode_frame(envelope("mcp_info", payload)))
-    assert wire.ServerMessage.FromString(frame[4:]) == envelope("mcp_info", payload)
+    assert len(frame) == len(encode_frame(wrap_reply("mcp_info", payload)))
+    assert wire.ServerMessage.FromString(frame[4:]) == wrap_reply("mcp_info", payload)
 
 
 @pytest.mark.req("wire.frame.max")
@@ -418,15 +424,15 @@ def test_a_reply_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not(
     field: str, tag: int
 ) -> None:
     largest = MAX_FRAME - tag - 4  # four bytes hold the payload's own length
-    frame = encode_reply(field, sized(field, largest))
-    assert frame[:4] == header(MAX_FRAME)
-    assert frame == encode_frame(envelope(field, sized(field, largest)))
-    payload = sized(field, largest + 1)
+    frame = encode_reply(field, make_sized_payload(field, largest))
+    assert frame[:4] == make_header(MAX_FRAME)
+    assert frame == encode_frame(wrap_reply(field, make_sized_payload(field, largest)))
+    payload = make_sized_payload(field, largest + 1)
     with pytest.raises(FrameTooLargeError) as caught:
         encode_reply(field, payload)
     assert (caught.value.size, caught.value.limit) == (MAX_FRAME + 1, MAX_FRAME)
     with pytest.raises(FrameTooLargeError) as wanted:
-        encode_frame(envelope(field, payload))
+        encode_frame(wrap_reply(field, payload))
     assert str(caught.value) == str(wanted.value)
 
 
@@ -436,6 +442,6 @@ def test_a_labelled_reply_is_the_frame_of_the_message_with_that_id(
     data: st.DataObject, request_id: int
 ) -> None:
     field = data.draw(st.sampled_from(sorted(FIELDS)))
-    payload = data.draw(contents(FIELDS[field]))
+    payload = data.draw(make_field_strategy(FIELDS[field]))
     message = wire.ServerMessage(**{field: payload}, request_id=request_id)
     assert encode_reply(field, payload, request_id) == encode_frame(message)

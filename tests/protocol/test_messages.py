@@ -401,30 +401,30 @@ OPTIONAL_KINDS = {
 LAST = 100  # the last number the contract has a say in
 
 
-def file_proto() -> descriptor_pb2.FileDescriptorProto:
+def copy_file_proto() -> descriptor_pb2.FileDescriptorProto:
     proto = descriptor_pb2.FileDescriptorProto()
     wire.DESCRIPTOR.CopyToProto(proto)
     return proto
 
 
-FILE = file_proto()
+FILE = copy_file_proto()
 PROTOS = {message.name: message for message in FILE.message_type}
 each_message = pytest.mark.parametrize("name", CONTRACT)
 
 
-def spelled(field: FieldDescriptorProto, message: DescriptorProto) -> str:
+def spell_type(field: FieldDescriptorProto, message: DescriptorProto) -> str:
     """A field's type as it is written in a .proto file."""
     kind = field.type_name.removeprefix(".crabtalk.protocol.")
     kind = kind or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
     for nested in message.nested_type:
         if nested.options.map_entry and kind == f"{message.name}.{nested.name}":
-            return f"map<{', '.join(spelled(part, nested) for part in nested.field)}>"
+            return f"map<{', '.join(spell_type(part, nested) for part in nested.field)}>"
     if field.label == FieldDescriptorProto.LABEL_REPEATED:
         return f"repeated {kind}"
     return f"optional {kind}" if field.proto3_optional else kind
 
 
-def oneofs(message: DescriptorProto) -> dict[str, set[str]]:
+def list_oneofs(message: DescriptorProto) -> dict[str, set[str]]:
     """The fields of each oneof, without those protobuf makes up for optional fields."""
     members: dict[str, set[str]] = {}
     for field in message.field:
@@ -434,7 +434,7 @@ def oneofs(message: DescriptorProto) -> dict[str, set[str]]:
     return members
 
 
-def ours(name: str) -> Descriptor:
+def find_descriptor(name: str) -> Descriptor:
     return wire.DESCRIPTOR.message_types_by_name[name]
 
 
@@ -450,7 +450,7 @@ def test_the_transcript_has_as_many_messages_and_fields_as_the_contract_counts()
 @each_message
 def test_a_message_has_exactly_the_fields_of_the_contract(name: str) -> None:
     message = PROTOS[name]
-    fields = {f.name: (f.number, spelled(f, message)) for f in message.field if f.number <= LAST}
+    fields = {f.name: (f.number, spell_type(f, message)) for f in message.field if f.number <= LAST}
     assert fields == CONTRACT[name]
 
 
@@ -460,7 +460,7 @@ def test_a_message_is_one_oneof_or_has_none(name: str) -> None:
     message = PROTOS[name]
     everything = {field.name for field in message.field}
     everything -= {"request_id", "number"}
-    assert oneofs(message) == ({ONEOFS[name]: everything} if name in ONEOFS else {})
+    assert list_oneofs(message) == ({ONEOFS[name]: everything} if name in ONEOFS else {})
 
 
 @pytest.mark.req("wire.envelopes.oneof")
@@ -501,20 +501,20 @@ def test_the_messages_are_proto3_in_the_package_of_the_contract() -> None:
 # ── What we add ─────────────────────────────────────────────────────────────────────────────
 
 
-def additions(name: str) -> list[FieldDescriptor]:
-    return [field for field in ours(name).fields if field.name not in CONTRACT[name]]
+def list_additions(name: str) -> list[FieldDescriptor]:
+    return [field for field in find_descriptor(name).fields if field.name not in CONTRACT[name]]
 
 
 @pytest.mark.req("wire.additions.optional")
 def test_the_additions_to_the_contracts_messages_are_these() -> None:
-    added = {f"{name}.{field.name}" for name in CONTRACT for field in additions(name)}
+    added = {f"{name}.{field.name}" for name in CONTRACT for field in list_additions(name)}
     assert added == ADDITIONS
 
 
 @pytest.mark.req("wire.additions.optional")
 @pytest.mark.parametrize("name", sorted({addition.split(".")[0] for addition in ADDITIONS}))
 def test_an_addition_has_a_number_from_101_and_may_be_absent(name: str) -> None:
-    for field in additions(name):
+    for field in list_additions(name):
         assert field.number > LAST
         assert field.has_presence or field.is_repeated
 
@@ -529,9 +529,9 @@ def test_a_turn_has_no_event_the_contract_does_not_know() -> None:
 # ── A client that knows only the contract ───────────────────────────────────────────────────
 
 
-def contract_pool() -> DescriptorPool:
+def build_contract_pool() -> DescriptorPool:
     """Our file with every addition taken out of it, as an older client has compiled it."""
-    file = file_proto()
+    file = copy_file_proto()
     del file.message_type[:], file.enum_type[:]
     file.enum_type.extend(enum for enum in FILE.enum_type if enum.name in ENUMS)
     for name in CONTRACT:
@@ -544,13 +544,13 @@ def contract_pool() -> DescriptorPool:
                 known.CopyFrom(field)
                 if field.HasField("oneof_index"):
                     oneof = PROTOS[name].oneof_decl[field.oneof_index].name
-                    known.oneof_index = index_of(oneof, message)
+                    known.oneof_index = find_oneof_index(oneof, message)
     pool = DescriptorPool()
     pool.Add(file)
     return pool
 
 
-def index_of(oneof: str, message: DescriptorProto) -> int:
+def find_oneof_index(oneof: str, message: DescriptorProto) -> int:
     names = [declared.name for declared in message.oneof_decl]
     if oneof not in names:
         message.oneof_decl.add().name = oneof
@@ -558,14 +558,14 @@ def index_of(oneof: str, message: DescriptorProto) -> int:
     return names.index(oneof)
 
 
-POOL = contract_pool()
+POOL = build_contract_pool()
 
 
-def older(name: str) -> Descriptor:
+def find_older_descriptor(name: str) -> Descriptor:
     return POOL.FindMessageTypeByName(f"crabtalk.protocol.{name}")
 
 
-def samples(descriptor: Descriptor, last: int) -> list[Message]:
+def make_samples(descriptor: Descriptor, last: int) -> list[Message]:
     """Messages with something in every field up to the number `last`, all the way down.
 
     One message, or one for each variant of the contract where a message can hold only one.
@@ -573,17 +573,17 @@ def samples(descriptor: Descriptor, last: int) -> list[Message]:
     kind = GetMessageClass(descriptor)
     if descriptor.name in ONEOFS:
         known = [field for field in descriptor.fields if field.number <= LAST]
-        return [kind(**{field.name: content(field, last)}) for field in known]
+        return [kind(**{field.name: make_content(field, last)}) for field in known]
     fields = [field for field in descriptor.fields if field.number <= last]
-    return [kind(**{field.name: content(field, last) for field in fields})]
+    return [kind(**{field.name: make_content(field, last) for field in fields})]
 
 
-def content(field: FieldDescriptor, last: int) -> Any:
+def make_content(field: FieldDescriptor, last: int) -> Any:
     """Something for `field`, in the form a message's constructor takes."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return {"key": "value"}
     if field.message_type is not None:
-        values: list[Any] = list(samples(field.message_type, last))
+        values: list[Any] = list(make_samples(field.message_type, last))
     elif field.type == FieldDescriptor.TYPE_STRING:
         values = [f"{field.name} {field.number}"]
     elif field.type == FieldDescriptor.TYPE_BYTES:
@@ -600,9 +600,9 @@ AMENDED = sorted({addition.split(".")[0] for addition in ADDITIONS} - set(ONEOFS
 @pytest.mark.req("wire.additions.optional")
 @each_message
 def test_an_older_client_reads_the_same_with_and_without_the_additions(name: str) -> None:
-    kind = GetMessageClass(older(name))
-    sent = samples(ours(name), EVERYTHING)
-    for message, known in zip(sent, samples(older(name), LAST), strict=True):
+    kind = GetMessageClass(find_older_descriptor(name))
+    sent = make_samples(find_descriptor(name), EVERYTHING)
+    for message, known in zip(sent, make_samples(find_older_descriptor(name), LAST), strict=True):
         read = kind.FromString(message.SerializeToString())
         read.DiscardUnknownFields()
         assert read == known
@@ -611,18 +611,18 @@ def test_an_older_client_reads_the_same_with_and_without_the_additions(name: str
 @pytest.mark.req("wire.additions.optional")
 @pytest.mark.parametrize("name", AMENDED)
 def test_an_older_client_that_passes_a_message_on_keeps_the_additions(name: str) -> None:
-    (sent,) = samples(ours(name), EVERYTHING)
+    (sent,) = make_samples(find_descriptor(name), EVERYTHING)
     assert {field.name for field, _ in sent.ListFields()} > set(CONTRACT[name])
-    read = GetMessageClass(older(name)).FromString(sent.SerializeToString())
+    read = GetMessageClass(find_older_descriptor(name)).FromString(sent.SerializeToString())
     assert type(sent).FromString(read.SerializeToString()) == sent
 
 
 @pytest.mark.req("wire.additions.optional")
 @each_message
 def test_a_message_from_an_older_client_is_read_with_every_addition_absent(name: str) -> None:
-    kind = GetMessageClass(ours(name))
-    sent = samples(older(name), LAST)
-    for message, expected in zip(sent, samples(ours(name), LAST), strict=True):
+    kind = GetMessageClass(find_descriptor(name))
+    sent = make_samples(find_older_descriptor(name), LAST)
+    for message, expected in zip(sent, make_samples(find_descriptor(name), LAST), strict=True):
         read = kind.FromString(message.SerializeToString())
         assert read == expected
         assert {field.name for field, _ in read.ListFields()} <= set(CONTRACT[name])
@@ -633,8 +633,10 @@ def test_a_message_from_an_older_client_is_read_with_every_addition_absent(name:
 def test_a_variant_the_contract_does_not_know_is_an_empty_message_to_an_older_peer(
     name: str,
 ) -> None:
-    for field in additions(name):
-        sent = GetMessageClass(ours(name))(**{field.name: content(field, EVERYTHING)})
-        read = GetMessageClass(older(name)).FromString(sent.SerializeToString())
+    for field in list_additions(name):
+        sent = GetMessageClass(find_descriptor(name))(
+            **{field.name: make_content(field, EVERYTHING)}
+        )
+        read = GetMessageClass(find_older_descriptor(name)).FromString(sent.SerializeToString())
         assert read.WhichOneof("msg") is None
         assert read.ListFields() == []

@@ -8,12 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crabtalk.memory import MAX_ENTRIES
-from crabtalk.protocol import BadRequestError, RequestError, TooLargeError, parts, read_parts, wire
+from crabtalk.protocol import (
+    BadRequestError,
+    RequestError,
+    TooLargeError,
+    parse_request_in_slices,
+    parts,
+    wire,
+)
 
 
-def read(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
+def read_request(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
     """The request, and how often others had their turn."""
-    slices, pauses = read_parts(payload), 0
+    slices, pauses = parse_request_in_slices(payload), 0
     while True:
         try:
             next(slices)
@@ -25,7 +32,7 @@ def read(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
 def is_refused(payload: bytes | bytearray) -> bool:
     """For what it is made of, and not because it is no request."""
     try:
-        read(payload)
+        read_request(payload)
     except RequestError:
         return True
     except DecodeError:
@@ -42,70 +49,72 @@ def read_whole(payload: bytes) -> wire.ClientMessage | None:
 
 def read_in_pieces(payload: bytes) -> wire.ClientMessage | None:
     try:
-        return read(payload)[0]
+        return read_request(payload)[0]
     except DecodeError:
         return None
 
 
-def memory(*entries: wire.MemoryEntry) -> bytes:
+def encode_memory(*entries: wire.MemoryEntry) -> bytes:
     request = wire.ReplaceMemoryMsg(agent="crab", entries=entries)
     return wire.ClientMessage(replace_memory=request).SerializeToString()
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "SLICE", 1)
-    monkeypatch.setattr(parts, "MOST_PARTS", 20)
-    monkeypatch.setattr(parts, "MOST_MESSAGES", 5)
+    monkeypatch.setattr(parts, "PARTS_PER_SLICE", 1)
+    monkeypatch.setattr(parts, "MAX_PARTS", 20)
+    monkeypatch.setattr(parts, "MAX_MESSAGES", 5)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field is a piece."""
-    monkeypatch.setattr(parts, "SLICE", 1)
+    monkeypatch.setattr(parts, "PARTS_PER_SLICE", 1)
 
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.req("bounds.parts")
 def test_texts_within_a_message_within_a_request_are_counted() -> None:
     # The request, its agent, the entry.
-    assert not is_refused(memory(wire.MemoryEntry(aliases=[""] * 17)))
-    assert is_refused(memory(wire.MemoryEntry(aliases=[""] * 18)))
-    assert is_refused(memory(*[wire.MemoryEntry(aliases=[""] * 9)] * 2))
+    assert not is_refused(encode_memory(wire.MemoryEntry(aliases=[""] * 17)))
+    assert is_refused(encode_memory(wire.MemoryEntry(aliases=[""] * 18)))
+    assert is_refused(encode_memory(*[wire.MemoryEntry(aliases=[""] * 9)] * 2))
 
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.req("bounds.parts")
 def test_messages_are_counted_by_themselves() -> None:
-    assert not is_refused(memory(*[wire.MemoryEntry()] * 4))
-    assert is_refused(memory(*[wire.MemoryEntry()] * 5))
+    assert not is_refused(encode_memory(*[wire.MemoryEntry()] * 4))
+    assert is_refused(encode_memory(*[wire.MemoryEntry()] * 5))
 
 
 @pytest.mark.req("bounds.parts")
 def test_as_many_as_there_may_be_are_not_one_too_many() -> None:
     entry = wire.MemoryEntry(aliases=[""] * 99)  # a hundred with itself
-    most = parts.MOST_PARTS // 100
-    rest = parts.MOST_PARTS % 100 + 100 - 3  # the request, its agent, the entry
-    read(memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * rest)))
-    with pytest.raises(TooLargeError, match=f"more than {parts.MOST_PARTS} fields in all"):
-        read(memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * (rest + 1))))
+    most = parts.MAX_PARTS // 100
+    rest = parts.MAX_PARTS % 100 + 100 - 3  # the request, its agent, the entry
+    read_request(encode_memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * rest)))
+    with pytest.raises(TooLargeError, match=f"more than {parts.MAX_PARTS} fields in all"):
+        read_request(
+            encode_memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * (rest + 1)))
+        )
 
 
 @pytest.mark.req("bounds.parts")
 def test_one_message_may_not_have_all_of_them() -> None:
-    most = wire.MemoryEntry(aliases=[""] * parts.MOST_INSIDE)
-    read(memory(most, most))
+    most = wire.MemoryEntry(aliases=[""] * parts.MAX_PARTS_PER_MESSAGE)
+    read_request(encode_memory(most, most))
     most.aliases.append("")
     with pytest.raises(TooLargeError, match="more than 10000 fields in one of its messages"):
-        read(memory(most))
+        read_request(encode_memory(most))
 
 
 @pytest.mark.req("bounds.parts")
 def test_there_is_a_pause_after_each_slice_that_is_counted_and_each_that_is_read() -> None:
-    payload = memory(*[wire.MemoryEntry(name="n", content="c")] * 50_000)
-    request, pauses = read(payload)
+    payload = encode_memory(*[wire.MemoryEntry(name="n", content="c")] * 50_000)
+    request, pauses = read_request(payload)
     assert len(request.replace_memory.entries) == 50_000
-    slices = 150_000 // parts.SLICE
+    slices = 150_000 // parts.PARTS_PER_SLICE
     assert 2 * slices <= pauses <= 2 * slices + 4
 
 
@@ -115,14 +124,14 @@ def test_as_many_entries_as_a_memory_may_hold_with_two_aliases_each_are_not_too_
         number=70_000, name="n" * 20, kind="note", content="c" * 80, created_at=1_800_000_000
     )
     entry.aliases.extend(["a" * 20, "b" * 20])
-    read(memory(*[entry] * MAX_ENTRIES))
+    read_request(encode_memory(*[entry] * MAX_ENTRIES))
 
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.parametrize("around", [b"", b"\xda\x06\x02"])  # in the request, in what it asks for
 def test_a_group_is_called_what_it_is(around: bytes) -> None:
     with pytest.raises(BadRequestError, match="has a group"):
-        read(around + b"\x0b\x0c")
+        read_request(around + b"\x0b\x0c")
 
 
 @pytest.mark.parametrize("kind", [4, 6, 7])
@@ -178,4 +187,4 @@ def test_a_request_in_pieces_is_the_request_however_it_is_damaged(
 
 @given(st.lists(ENTRIES, max_size=5))
 def test_a_request_is_refused_for_nothing_else(entries: list[wire.MemoryEntry]) -> None:
-    assert not is_refused(memory(*entries))
+    assert not is_refused(encode_memory(*entries))

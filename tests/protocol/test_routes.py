@@ -2,7 +2,7 @@
 
 import pytest
 
-from crabtalk.protocol import ROUTES, Shape, wire
+from crabtalk.protocol import ROUTES, ReplyShape, wire
 
 # §1.3 of the contract, in its order: request, then the variant that answers it.
 CONTRACT = {
@@ -68,12 +68,14 @@ def test_each_request_is_answered_with_the_variant_of_the_contract() -> None:
 
 @pytest.mark.req("dispatch.stream_many")
 def test_only_a_turn_streams_to_an_end_and_only_subscriptions_feed_for_ever() -> None:
-    shapes = {name: route.shape for name, route in ROUTES.items() if route.shape is not Shape.ONE}
+    shapes = {
+        name: route.shape for name, route in ROUTES.items() if route.shape is not ReplyShape.ONE
+    }
     assert shapes == {
-        "stream": Shape.STREAM,
-        "attach": Shape.STREAM,
-        "subscribe_events": Shape.FEED,
-        "subscribe_mcp_events": Shape.FEED,
+        "stream": ReplyShape.STREAM,
+        "attach": ReplyShape.STREAM,
+        "subscribe_events": ReplyShape.FEED,
+        "subscribe_mcp_events": ReplyShape.FEED,
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crabtalk.protocol import sender_folder
+from crabtalk.protocol import get_sender_folder
 
 HOME = Path("/srv/home")
 NAME = re.compile(r"[0-9a-z]([0-9a-z-]*[0-9a-z])?")
@@ -23,7 +23,7 @@ ANY = st.text(st.characters(exclude_categories=()), max_size=300)  # halves of c
 @example("a\0b")
 @example("x" * 10_000)
 def test_a_folder_is_one_plain_name_inside_the_folder_of_files(sender: str) -> None:
-    folder = sender_folder(HOME, sender)
+    folder = get_sender_folder(HOME, sender)
     assert folder.parent == HOME / "files"
     assert NAME.fullmatch(folder.name)
     assert len(folder.name) <= 100
@@ -39,9 +39,9 @@ def test_a_folder_is_one_plain_name_inside_the_folder_of_files(sender: str) -> N
 @example("x" * 40 + "a", "x" * 40 + "b")
 def test_different_senders_never_share_a_folder(one: str, other: str) -> None:
     is_same = (one or "user") == (other or "user")
-    assert (sender_folder(HOME, one) == sender_folder(HOME, other)) is is_same
+    assert (get_sender_folder(HOME, one) == get_sender_folder(HOME, other)) is is_same
 
 
 def test_the_name_is_readable_and_does_not_change_between_releases() -> None:
-    assert sender_folder(HOME, "tg:12345").name == ("tg-12345-d06528ff4ea8d3fb747d2dfcb0357a59")
-    assert sender_folder(HOME, "") == sender_folder(HOME, "user")
+    assert get_sender_folder(HOME, "tg:12345").name == ("tg-12345-d06528ff4ea8d3fb747d2dfcb0357a59")
+    assert get_sender_folder(HOME, "") == get_sender_folder(HOME, "user")

@@ -16,25 +16,25 @@ from hypothesis import strategies as st
 from crabtalk.protocol import (
     ROUTES,
     NotFoundError,
+    ReplyShape,
     RequestError,
     Route,
     Server,
-    Shape,
     UnavailableError,
     wire,
 )
 
 REQUESTS = wire.ClientMessage.DESCRIPTOR.fields_by_name
 REPLIES = wire.ServerMessage.DESCRIPTOR.fields_by_name
-UNARY = [route for route in ROUTES.values() if route.shape is Shape.ONE]
-STREAMING = [route for route in ROUTES.values() if route.shape is not Shape.ONE]
+UNARY = [route for route in ROUTES.values() if route.shape is ReplyShape.ONE]
+STREAMING = [route for route in ROUTES.values() if route.shape is not ReplyShape.ONE]
 
 each_route = pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
 each_unary = pytest.mark.parametrize("route", UNARY, ids=lambda route: route.request)
 each_streaming = pytest.mark.parametrize("route", STREAMING, ids=lambda route: route.request)
 
 
-class Scripted(Server):
+class PayloadServer(Server):
     """Answers any request with `payloads`, then fails with `error` if there is one.
 
     A unary method returns the first payload. `calls` remembers method and request.
@@ -46,60 +46,60 @@ class Scripted(Server):
         self.calls: list[tuple[str, Any]] = []
 
 
-def scripted_method(route: Route) -> Any:
-    async def one(self: Scripted, request: Any) -> Any:
+def make_payload_method(route: Route) -> Any:
+    async def one(self: PayloadServer, request: Any) -> Any:
         self.calls.append((route.request, request))
         if self.error is not None:
             raise self.error
         return self.payloads[0]
 
-    async def many(self: Scripted, request: Any) -> AsyncGenerator[Any, None]:
+    async def many(self: PayloadServer, request: Any) -> AsyncGenerator[Any, None]:
         self.calls.append((route.request, request))
         for payload in self.payloads:
             yield payload
         if self.error is not None:
             raise self.error
 
-    return one if route.shape is Shape.ONE else many
+    return one if route.shape is ReplyShape.ONE else many
 
 
 for scripted_route in ROUTES.values():
-    setattr(Scripted, scripted_route.request, scripted_method(scripted_route))
+    setattr(PayloadServer, scripted_route.request, make_payload_method(scripted_route))
 
 
-def payload_type(field: FieldDescriptor) -> type[Any]:
+def find_payload_type(field: FieldDescriptor) -> type[Any]:
     return bytes if field.message_type is None else GetMessageClass(field.message_type)
 
 
-def sample(field: FieldDescriptor, text: str) -> Any:
+def make_sample(field: FieldDescriptor, text: str) -> Any:
     """A payload for `field` with `text` in the first place that has room for some."""
     if field.message_type is None:
         return text.encode() if field.type == field.TYPE_BYTES else text
     content: dict[str, Any] = {}
     for inner in field.message_type.fields:
         if inner.message_type is not None or inner.type == inner.TYPE_STRING:
-            value = sample(inner, text)
+            value = make_sample(inner, text)
             content[inner.name] = [value] if inner.is_repeated else value
             break
-    return payload_type(field)(**content)
+    return find_payload_type(field)(**content)
 
 
-def request_for(route: Route, text: str = "") -> wire.ClientMessage:
-    content: Any = {route.request: sample(REQUESTS[route.request], text)}
+def make_request(route: Route, text: str = "") -> wire.ClientMessage:
+    content: Any = {route.request: make_sample(REQUESTS[route.request], text)}
     return wire.ClientMessage(**content)
 
 
-def reply_of(route: Route, payload: Any) -> wire.ServerMessage:
+def wrap_reply(route: Route, payload: Any) -> wire.ServerMessage:
     content: Any = {route.reply: payload}
     return wire.ServerMessage(**content)
 
 
-async def replies(server: Server, message: wire.ClientMessage) -> list[wire.ServerMessage]:
+async def collect_replies(server: Server, message: wire.ClientMessage) -> list[wire.ServerMessage]:
     return [reply async for reply in server.dispatch(message)]
 
 
-async def only_error(server: Server, message: wire.ClientMessage) -> wire.ErrorMsg:
-    (reply,) = await replies(server, message)
+async def get_only_error(server: Server, message: wire.ClientMessage) -> wire.ErrorMsg:
+    (reply,) = await collect_replies(server, message)
     assert reply.WhichOneof("msg") == "error"
     return reply.error
 
@@ -113,9 +113,9 @@ def test_each_request_has_a_method_typed_as_the_wire_types_it(route: Route) -> N
     method = getattr(Server, route.request)
     assert list(inspect.signature(method).parameters) == ["self", "request"]
     hints = get_type_hints(method)
-    assert hints["request"] is payload_type(REQUESTS[route.request])
-    reply = NoneType if route.reply == "pong" else payload_type(REPLIES[route.reply])
-    if route.shape is Shape.ONE:
+    assert hints["request"] is find_payload_type(REQUESTS[route.request])
+    reply = NoneType if route.reply == "pong" else find_payload_type(REPLIES[route.reply])
+    if route.shape is ReplyShape.ONE:
         assert inspect.iscoroutinefunction(method)
         assert hints["return"] is reply
     else:
@@ -135,9 +135,9 @@ def test_a_server_has_no_public_method_besides_its_requests_and_dispatch() -> No
 @pytest.mark.req("dispatch.one_function")
 @each_route
 async def test_a_request_reaches_its_own_method_and_no_other(route: Route) -> None:
-    server = Scripted([sample(REPLIES[route.reply], "answer")])
-    await replies(server, request_for(route, "question"))
-    assert server.calls == [(route.request, sample(REQUESTS[route.request], "question"))]
+    server = PayloadServer([make_sample(REPLIES[route.reply], "answer")])
+    await collect_replies(server, make_request(route, "question"))
+    assert server.calls == [(route.request, make_sample(REQUESTS[route.request], "question"))]
 
 
 @pytest.mark.req("dispatch.unary_one")
@@ -145,8 +145,10 @@ async def test_a_request_reaches_its_own_method_and_no_other(route: Route) -> No
 async def test_a_unary_request_is_answered_with_exactly_what_its_method_returned(
     route: Route,
 ) -> None:
-    payload = sample(REPLIES[route.reply], "answer")
-    assert await replies(Scripted([payload]), request_for(route)) == [reply_of(route, payload)]
+    payload = make_sample(REPLIES[route.reply], "answer")
+    assert await collect_replies(PayloadServer([payload]), make_request(route)) == [
+        wrap_reply(route, payload)
+    ]
 
 
 @pytest.mark.req("dispatch.unary_one")
@@ -155,12 +157,12 @@ async def test_a_unary_request_is_answered_with_exactly_what_its_method_returned
 )
 async def test_a_method_that_returns_nothing_is_answered_with_pong(route: Route) -> None:
     pong = wire.ServerMessage(pong=wire.Pong())
-    assert await replies(Scripted([None]), request_for(route)) == [pong]
+    assert await collect_replies(PayloadServer([None]), make_request(route)) == [pong]
 
 
 @pytest.mark.req("dispatch.unary_one")
 async def test_an_empty_extension_is_an_answer() -> None:
-    (reply,) = await replies(Scripted([b""]), request_for(ROUTES["extension"]))
+    (reply,) = await collect_replies(PayloadServer([b""]), make_request(ROUTES["extension"]))
     assert reply.WhichOneof("msg") == "extension"
 
 
@@ -170,9 +172,9 @@ async def test_an_empty_extension_is_an_answer() -> None:
 async def test_a_stream_is_answered_with_each_of_its_items_in_order(
     route: Route, count: int
 ) -> None:
-    payloads = [sample(REPLIES[route.reply], str(n)) for n in range(count)]
-    expected = [reply_of(route, payload) for payload in payloads]
-    assert await replies(Scripted(payloads), request_for(route)) == expected
+    payloads = [make_sample(REPLIES[route.reply], str(n)) for n in range(count)]
+    expected = [wrap_reply(route, payload) for payload in payloads]
+    assert await collect_replies(PayloadServer(payloads), make_request(route)) == expected
 
 
 @pytest.mark.req("dispatch.stream_many")
@@ -185,7 +187,7 @@ async def test_an_item_of_a_stream_is_passed_on_before_the_next_is_made() -> Non
                 made.append(content)
                 yield wire.StreamEvent(chunk=wire.StreamChunk(content=content))
 
-    replies = Slow().dispatch(request_for(ROUTES["stream"]))
+    replies = Slow().dispatch(make_request(ROUTES["stream"]))
     seen = [(reply.stream.chunk.content, list(made)) async for reply in replies]
     assert seen == [("one", ["one"]), ("two", ["one", "two"])]
 
@@ -199,11 +201,13 @@ OUTCOMES = st.sampled_from([None, NotFoundError, ValueError])
 async def test_dispatch_is_answer_with_envelopes(
     route: Route, count: int, outcome: type[Exception] | None
 ) -> None:
-    payloads = [sample(REPLIES[route.reply], str(n)) for n in range(count)]
-    server = Scripted(payloads, outcome("a reason") if outcome else None)
-    bare: list[Any] = [{field: value} async for field, value in server.answer(request_for(route))]
+    payloads = [make_sample(REPLIES[route.reply], str(n)) for n in range(count)]
+    server = PayloadServer(payloads, outcome("a reason") if outcome else None)
+    bare: list[Any] = [{field: value} async for field, value in server.answer(make_request(route))]
     assert bare
-    assert await replies(server, request_for(route)) == [wire.ServerMessage(**one) for one in bare]
+    assert await collect_replies(server, make_request(route)) == [
+        wire.ServerMessage(**one) for one in bare
+    ]
 
 
 # ── What is not offered ─────────────────────────────────────────────────────────────────────
@@ -220,7 +224,9 @@ async def test_dispatch_is_answer_with_envelopes(
     ],
 )
 async def test_a_message_without_a_known_request_gets_one_error_400(content: str) -> None:
-    error = await only_error(Scripted([]), wire.ClientMessage.FromString(bytes.fromhex(content)))
+    error = await get_only_error(
+        PayloadServer([]), wire.ClientMessage.FromString(bytes.fromhex(content))
+    )
     assert error.code == 400
     assert "no request" in error.message
 
@@ -230,13 +236,13 @@ async def test_a_message_without_a_known_request_gets_one_error_400(content: str
 async def test_a_request_the_server_does_not_offer_gets_one_error_501_that_names_it(
     name: str,
 ) -> None:
-    error = await only_error(Server(), request_for(ROUTES[name]))
+    error = await get_only_error(Server(), make_request(ROUTES[name]))
     assert error == wire.ErrorMsg(code=501, message=f"this server does not offer {name}")
 
 
 @pytest.mark.req("wire.get_config.gone")
 async def test_get_config_is_gone() -> None:
-    error = await only_error(Server(), wire.ClientMessage(get_config=wire.GetConfig()))
+    error = await get_only_error(Server(), wire.ClientMessage(get_config=wire.GetConfig()))
     assert error.code == 410
     assert "config.toml" in error.message
 
@@ -244,7 +250,7 @@ async def test_get_config_is_gone() -> None:
 @pytest.mark.req("dispatch.unary_one")
 async def test_ping_is_answered_with_pong_by_any_server() -> None:
     pong = wire.ServerMessage(pong=wire.Pong())
-    assert await replies(Server(), wire.ClientMessage(ping=wire.Ping())) == [pong]
+    assert await collect_replies(Server(), wire.ClientMessage(ping=wire.Ping())) == [pong]
 
 
 # ── Failure ─────────────────────────────────────────────────────────────────────────────────
@@ -258,7 +264,7 @@ async def test_ping_is_answered_with_pong_by_any_server() -> None:
 async def test_a_request_error_is_answered_with_its_code_and_sentence(
     route: Route, error: RequestError
 ) -> None:
-    answer = await only_error(Scripted([], error), request_for(route))
+    answer = await get_only_error(PayloadServer([], error), make_request(route))
     assert answer == wire.ErrorMsg(code=error.code, message=str(error))
 
 
@@ -268,10 +274,12 @@ async def test_a_request_error_is_answered_with_its_code_and_sentence(
 async def test_a_stream_that_fails_is_answered_with_its_items_so_far_then_one_error(
     route: Route, count: int
 ) -> None:
-    payloads = [sample(REPLIES[route.reply], str(n)) for n in range(count)]
+    payloads = [make_sample(REPLIES[route.reply], str(n)) for n in range(count)]
     error = wire.ErrorMsg(code=404, message="no agent 'zoe'")
-    assert await replies(Scripted(payloads, NotFoundError(error.message)), request_for(route)) == [
-        *[reply_of(route, payload) for payload in payloads],
+    assert await collect_replies(
+        PayloadServer(payloads, NotFoundError(error.message)), make_request(route)
+    ) == [
+        *[wrap_reply(route, payload) for payload in payloads],
         wire.ServerMessage(error=error),
     ]
 
@@ -281,7 +289,7 @@ async def test_an_unexpected_exception_is_500_with_its_type_and_logged_with_its_
     route: Route, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = ValueError("sk-secret in /home/bo")
-    answer = await only_error(Scripted([], error), request_for(route))
+    answer = await get_only_error(PayloadServer([], error), make_request(route))
     assert answer.code == 500
     assert "ValueError" in answer.message
     assert "secret" not in answer.message
@@ -296,7 +304,7 @@ async def test_an_unexpected_exception_is_500_with_its_type_and_logged_with_its_
 # ── Cancellation ────────────────────────────────────────────────────────────────────────────
 
 
-class Waiting(Server):
+class WaitingServer(Server):
     """Methods that wait for ever, and remember how far they came."""
 
     def __init__(self) -> None:
@@ -339,8 +347,8 @@ class Waiting(Server):
 async def test_cancelling_the_task_that_waits_on_dispatch_cancels_the_method_at_its_await(
     name: str, emitted: list[str], steps: list[str]
 ) -> None:
-    server = Waiting()
-    generator = server.dispatch(request_for(ROUTES[name]))
+    server = WaitingServer()
+    generator = server.dispatch(make_request(ROUTES[name]))
     for event in emitted:
         assert (await anext(generator)).stream.WhichOneof("event") == event
     task = asyncio.ensure_future(anext(generator))
@@ -356,8 +364,8 @@ async def test_cancelling_the_task_that_waits_on_dispatch_cancels_the_method_at_
 @pytest.mark.req("dispatch.cancellation_propagates")
 @pytest.mark.parametrize("entry", ["dispatch", "answer"])
 async def test_closing_the_generator_closes_the_stream_behind_it(entry: str) -> None:
-    server = Waiting()
-    generator = getattr(server, entry)(request_for(ROUTES["stream"]))
+    server = WaitingServer()
+    generator = getattr(server, entry)(make_request(ROUTES["stream"]))
     await anext(generator)
     assert server.steps == []
     await generator.aclose()
@@ -367,12 +375,12 @@ async def test_closing_the_generator_closes_the_stream_behind_it(entry: str) -> 
 
 
 async def test_closing_the_generator_before_its_first_item_runs_nothing() -> None:
-    server = Scripted([])
-    await server.dispatch(request_for(ROUTES["stream"])).aclose()
+    server = PayloadServer([])
+    await server.dispatch(make_request(ROUTES["stream"])).aclose()
     assert server.calls == []
 
 
-class Careless(Server):
+class FailingCleanupServer(Server):
     """Its stream fails while it cleans up."""
 
     def __init__(self) -> None:
@@ -391,7 +399,7 @@ class Careless(Server):
 async def test_a_clean_up_that_fails_is_logged_and_closing_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    generator = Careless().dispatch(request_for(ROUTES["stream"]))
+    generator = FailingCleanupServer().dispatch(make_request(ROUTES["stream"]))
     await anext(generator)
     await generator.aclose()
     assert "stream failed while it was being closed" in caplog.text
@@ -402,8 +410,8 @@ async def test_a_clean_up_that_fails_is_logged_and_closing_goes_on(
 async def test_a_clean_up_that_fails_does_not_swallow_the_cancellation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server = Careless()
-    generator = server.dispatch(request_for(ROUTES["stream"]))
+    server = FailingCleanupServer()
+    generator = server.dispatch(make_request(ROUTES["stream"]))
     await anext(generator)
     task = asyncio.ensure_future(anext(generator))
     await server.waiting.wait()
@@ -420,7 +428,7 @@ async def test_a_method_that_forgets_its_answer_is_a_fault_of_the_server(
         async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
             return None  # type: ignore[return-value]
 
-    (reply,) = [r async for r in Forgetful().dispatch(request_for(ROUTES["list_agents"]))]
+    (reply,) = [r async for r in Forgetful().dispatch(make_request(ROUTES["list_agents"]))]
     assert reply.error.code == 500
     assert "list_agents must return what agent_list holds" in caplog.text
 
@@ -434,6 +442,6 @@ async def test_a_method_whose_work_was_cancelled_by_others_is_answered(entry: st
             await work
             raise AssertionError("the work was cancelled")
 
-    (reply,) = [r async for r in getattr(Waiter(), entry)(request_for(ROUTES["send"]))]
+    (reply,) = [r async for r in getattr(Waiter(), entry)(make_request(ROUTES["send"]))]
     error = reply.error if entry == "dispatch" else reply[1]
     assert error == wire.ErrorMsg(code=500, message="send was cancelled")

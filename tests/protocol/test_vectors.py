@@ -53,7 +53,7 @@ REPLIES = {
 Envelope = wire.ClientMessage | wire.ServerMessage
 
 
-def name(value: object) -> str:
+def make_test_id(value: object) -> str:
     """A test id: the variant's name, with the event's on a stream."""
     if isinstance(value, wire.ServerMessage):
         return value.stream.WhichOneof("event") or value.WhichOneof("msg") or "empty"
@@ -62,24 +62,24 @@ def name(value: object) -> str:
 
 @pytest.mark.req("wire.frame.layout")
 @pytest.mark.req("wire.numbers.contract")
-@pytest.mark.parametrize(("text", "message"), (REQUESTS | REPLIES).items(), ids=name)
+@pytest.mark.parametrize(("text", "message"), (REQUESTS | REPLIES).items(), ids=make_test_id)
 def test_a_vector_is_the_frame_of_its_message(text: str, message: Envelope) -> None:
     assert encode_frame(message).hex(" ") == text
 
 
 @pytest.mark.req("wire.frame.layout")
 @pytest.mark.req("wire.numbers.contract")
-@pytest.mark.parametrize(("text", "message"), (REQUESTS | REPLIES).items(), ids=name)
+@pytest.mark.parametrize(("text", "message"), (REQUESTS | REPLIES).items(), ids=make_test_id)
 def test_a_vector_is_read_as_its_message_and_written_back(text: str, message: Envelope) -> None:
     decoder = FrameDecoder()
     (payload,) = decoder.feed(bytes.fromhex(text))
-    decoder.end()
+    decoder.feed_eof()
     read = type(message).FromString(bytes(payload))
     assert read == message
     assert encode_frame(read).hex(" ") == text
 
 
-@pytest.mark.parametrize(("text", "message"), REPLIES.items(), ids=name)
+@pytest.mark.parametrize(("text", "message"), REPLIES.items(), ids=make_test_id)
 def test_a_reply_without_its_envelope_gives_the_same_vector(
     text: str, message: wire.ServerMessage
 ) -> None:

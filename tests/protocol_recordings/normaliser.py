@@ -12,7 +12,7 @@ VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 
 # Strings that a daemon makes up or reads off a clock. The value becomes "?"; that the field is
 # there, and where, still counts.
-REPLACED = {
+REPLACED_FIELDS = {
     "4.1.101": "stream.start.run_id",
     "4.8.101": "stream.ask_user.ask_id",
     "21.5": "agent_event.timestamp",
@@ -28,7 +28,7 @@ REPLACED = {
     "105.1.6": "memory_hits.hits.created_at",
 }
 # Numbers off a clock. Protobuf leaves a zero out, so the field is removed.
-REMOVED = {
+REMOVED_FIELDS = {
     "4.5.3": "stream.tool_result.duration_ms",
     "5.1.4": "active_conversations.conversations.alive_secs",
     "7.1.7": "conversation_list.conversations.alive_secs",
@@ -37,38 +37,38 @@ REMOVED = {
 }
 # Scores. The index keeps them in four bytes, and messages it has not committed yet are scored in
 # eight, so the last digits depend on when it committed: five decimal places count.
-ROUNDED = {
+ROUNDED_FIELDS = {
     "102.1.5": "session_hits.hits.score",
     "105.1.5": "memory_hits.hits.score",
 }
-INSIDE = {
+PARENT_FIELDS = {
     path.rsplit(".", depth)[0]
-    for path in (*REPLACED, *REMOVED, *ROUNDED)
+    for path in (*REPLACED_FIELDS, *REMOVED_FIELDS, *ROUNDED_FIELDS)
     for depth in range(1, path.count(".") + 1)
 }
 
 
-def normalise(payload: bytes, path: str = "") -> bytes:
+def normalise_payload(payload: bytes, path: str = "") -> bytes:
     """Rewrite the values above in the payload of a frame. Raises ValueError if it is cut."""
     out = bytearray()
-    for number, kind, start, value, end in fields_of(payload):
+    for number, kind, start, value, end in iterate_fields(payload):
         here = f"{path}.{number}" if path else str(number)
-        if here in REMOVED:
+        if here in REMOVED_FIELDS:
             continue
-        if kind == LENGTH and here in REPLACED:
-            out += tag(number) + b"\x01?"
-        elif kind == EIGHT_BYTES and here in ROUNDED:
+        if kind == LENGTH and here in REPLACED_FIELDS:
+            out += encode_tag(number) + b"\x01?"
+        elif kind == EIGHT_BYTES and here in ROUNDED_FIELDS:
             (score,) = struct.unpack("<d", payload[value:end])
             out += payload[start:value] + struct.pack("<d", round(score, 5))
-        elif kind == LENGTH and here in INSIDE:
-            inner = normalise(payload[value:end], here)
-            out += tag(number) + varint(len(inner)) + inner
+        elif kind == LENGTH and here in PARENT_FIELDS:
+            inner = normalise_payload(payload[value:end], here)
+            out += encode_tag(number) + encode_varint(len(inner)) + inner
         else:
             out += payload[start:end]
     return bytes(out)
 
 
-def fields_of(payload: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+def iterate_fields(payload: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     """Number, wire type, start of the field, start of its value and end of each field."""
     position = 0
     while position < len(payload):
@@ -106,11 +106,11 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def tag(number: int) -> bytes:
-    return varint(number << 3 | LENGTH)
+def encode_tag(number: int) -> bytes:
+    return encode_varint(number << 3 | LENGTH)
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

@@ -17,29 +17,29 @@ from google.protobuf import text_format
 
 from crabtalk.protocol import encode_frame, wire
 
-from .normaliser import normalise
-from .scenarios import SCENARIOS, Ask, Do, Step
-from .stage import Stage, staged
+from .normaliser import normalise_payload
+from .scenarios import SCENARIOS, ActionStep, ScenarioStep, SendStep
+from .stage import RecordingDaemon, start_recording_daemon
 
 EXCHANGES = Path(__file__).parent / "exchanges"
 
 
-async def record_scenario(steps: list[Step], path: Path) -> list[dict[str, Any]]:
-    async with staged(path) as stage:
+async def record_scenario(steps: list[ScenarioStep], path: Path) -> list[dict[str, Any]]:
+    async with start_recording_daemon(path) as stage:
         return [recorded for step in steps for recorded in await record_step(stage, step)]
 
 
-async def record_step(stage: Stage, step: Step) -> list[dict[str, Any]]:
-    if isinstance(step, Do):
+async def record_step(stage: RecordingDaemon, step: ScenarioStep) -> list[dict[str, Any]]:
+    if isinstance(step, ActionStep):
         await stage.perform(step.action)
         return [{"do": step.action}]
     recorded: list[dict[str, Any]] = []
     connection = await stage.connection(step.on)
-    if isinstance(step, Ask):
+    if isinstance(step, SendStep):
         is_raw = isinstance(step.message, bytes)
         data = step.message if isinstance(step.message, bytes) else encode_frame(step.message)
         connection.send(data)
-        words = "raw bytes" if is_raw else describe(step.message)
+        words = "raw bytes" if is_raw else describe_message(step.message)
         recorded.append({"on": step.on, "send": data.hex(), "words": words})
     if step.until == "nothing":
         return recorded
@@ -52,8 +52,10 @@ async def record_step(stage: Stage, step: Step) -> list[dict[str, Any]]:
                 raise RuntimeError(f"the daemon closed {step.on!r} before {step.until!r} came")
             break
         message = wire.ServerMessage.FromString(payload)
-        frames.append(normalise(payload).hex())
-        words_received.append(describe(wire.ServerMessage.FromString(normalise(payload))))
+        frames.append(normalise_payload(payload).hex())
+        words_received.append(
+            describe_message(wire.ServerMessage.FromString(normalise_payload(payload)))
+        )
         if is_last(message, step.until):
             break
     recorded.append(
@@ -86,7 +88,7 @@ def is_last(message: wire.ServerMessage, until: str) -> bool:
     return event == until
 
 
-def describe(message: Any) -> str:
+def describe_message(message: Any) -> str:
     return text_format.MessageToString(message, as_one_line=True, as_utf8=True)
 
 

@@ -14,7 +14,7 @@ from .stage import TOKEN
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SendStep:
     """Sends a message, or raw bytes, and reads until `until` (see `record.is_last`)."""
 
     message: wire.ClientMessage | bytes
@@ -23,7 +23,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadStep:
     """Reads on without sending."""
 
     until: str
@@ -31,29 +31,35 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
+class ActionStep:
     """Something on the stage, such as `release the model`."""
 
     action: str
 
 
-Step = Ask | Read | Do
+ScenarioStep = SendStep | ReadStep | ActionStep
 
 
-def ask(request: str, payload: Any = None, *, until: str = "answer", on: str = "main") -> Ask:
+def make_request(
+    request: str, payload: Any = None, *, until: str = "answer", on: str = "main"
+) -> SendStep:
     field = wire.ClientMessage.DESCRIPTOR.fields_by_name[request]
     if payload is None and field.message_type is not None:
         payload = getattr(wire, field.message_type.name)()
-    return Ask(wire.ClientMessage(**{request: payload}), until, on)
+    return SendStep(wire.ClientMessage(**{request: payload}), until, on)
 
 
-def stream(content: str, *, until: str = "answer", on: str = "main", **fields: Any) -> Ask:
+def make_stream(
+    content: str, *, until: str = "answer", on: str = "main", **fields: Any
+) -> SendStep:
     agent = fields.pop("agent", "crab")
-    return ask("stream", wire.StreamMsg(agent=agent, content=content, **fields), until=until, on=on)
+    return make_request(
+        "stream", wire.StreamMsg(agent=agent, content=content, **fields), until=until, on=on
+    )
 
 
-def send(content: str, **fields: Any) -> Ask:
-    return ask("send", wire.SendMsg(agent="crab", content=content, **fields))
+def make_send(content: str, **fields: Any) -> SendStep:
+    return make_request("send", wire.SendMsg(agent="crab", content=content, **fields))
 
 
 NOTE = wire.MemoryEntry(number=1, name="tide", kind="note", content="High tide is at noon.")
@@ -72,169 +78,179 @@ QUESTION = {
     ]
 }
 
-SCENARIOS: dict[str, list[Step]] = {
+SCENARIOS: dict[str, list[ScenarioStep]] = {
     "daemon": [
-        ask("hello", wire.HelloMsg(protocol_version=1, client="recorder")),
-        ask("ping"),
-        ask("get_stats"),
-        ask("get_config"),
-        ask("reload"),
-        ask("extension", b"\x01"),
-        ask("list_models"),
-        ask("set_active_model", wire.SetActiveModelMsg(model="scripted")),
-        ask("set_active_model", wire.SetActiveModelMsg(model="no such model")),
-        ask("list_skills"),
+        make_request("hello", wire.HelloMsg(protocol_version=1, client="recorder")),
+        make_request("ping"),
+        make_request("get_stats"),
+        make_request("get_config"),
+        make_request("reload"),
+        make_request("extension", b"\x01"),
+        make_request("list_models"),
+        make_request("set_active_model", wire.SetActiveModelMsg(model="scripted")),
+        make_request("set_active_model", wire.SetActiveModelMsg(model="no such model")),
+        make_request("list_skills"),
     ],
     "tcp_greeting": [
-        ask("hello", wire.HelloMsg(protocol_version=1, client="x", token=TOKEN), on="tcp 1"),
-        ask("ping", on="tcp 1"),
-        ask("hello", wire.HelloMsg(token="wrong"), on="tcp 2"),
-        Read("close", on="tcp 2"),
-        ask("ping", on="tcp 3"),
-        Read("close", on="tcp 3"),
+        make_request(
+            "hello", wire.HelloMsg(protocol_version=1, client="x", token=TOKEN), on="tcp 1"
+        ),
+        make_request("ping", on="tcp 1"),
+        make_request("hello", wire.HelloMsg(token="wrong"), on="tcp 2"),
+        ReadStep("close", on="tcp 2"),
+        make_request("ping", on="tcp 3"),
+        ReadStep("close", on="tcp 3"),
     ],
     "bad_frames": [
-        Ask(b"\0\0\0\x02\xff\xff"),
-        Ask(bytes(4)),
-        Ask(b"\0\0\0\x03\xfa\x7f\x00"),
-        ask("ping"),
-        Ask((16 * 1024 * 1024 + 1).to_bytes(4, "big")),
-        Read("close"),
+        SendStep(b"\0\0\0\x02\xff\xff"),
+        SendStep(bytes(4)),
+        SendStep(b"\0\0\0\x03\xfa\x7f\x00"),
+        make_request("ping"),
+        SendStep((16 * 1024 * 1024 + 1).to_bytes(4, "big")),
+        ReadStep("close"),
     ],
     "agents": [
-        ask("list_agents"),
-        ask("get_agent", wire.GetAgentMsg(name="crab")),
-        ask("get_agent", wire.GetAgentMsg(name="nobody")),
-        ask("create_agent", wire.CreateAgentMsg(name="new", config="{}", prompt="You are new.")),
-        ask("create_agent", wire.CreateAgentMsg(name="new", config="{}", prompt="Again.")),
-        ask("update_agent", wire.UpdateAgentMsg(name="new", config='{"max_iterations": 3}')),
-        ask("update_agent", wire.UpdateAgentMsg(name="new", config="not JSON")),
-        ask("rename_agent", wire.RenameAgentMsg(old_name="new", new_name="newer")),
-        ask("delete_agent", wire.DeleteAgentMsg(name="newer")),
-        ask("delete_agent", wire.DeleteAgentMsg(name="newer")),
-        ask("explain_agent", wire.ExplainAgentMsg(agent="crab")),
-        ask("list_mcps", wire.ListMcpsMsg()),
-        ask("delete_mcp", wire.DeleteMcpMsg(agent="crab", name="none")),
-        ask("upsert_mcp", wire.UpsertMcpMsg(agent="nobody", config="{}")),
-        ask("upsert_mcp", wire.UpsertMcpMsg(agent="crab", config="not JSON")),
+        make_request("list_agents"),
+        make_request("get_agent", wire.GetAgentMsg(name="crab")),
+        make_request("get_agent", wire.GetAgentMsg(name="nobody")),
+        make_request(
+            "create_agent", wire.CreateAgentMsg(name="new", config="{}", prompt="You are new.")
+        ),
+        make_request("create_agent", wire.CreateAgentMsg(name="new", config="{}", prompt="Again.")),
+        make_request(
+            "update_agent", wire.UpdateAgentMsg(name="new", config='{"max_iterations": 3}')
+        ),
+        make_request("update_agent", wire.UpdateAgentMsg(name="new", config="not JSON")),
+        make_request("rename_agent", wire.RenameAgentMsg(old_name="new", new_name="newer")),
+        make_request("delete_agent", wire.DeleteAgentMsg(name="newer")),
+        make_request("delete_agent", wire.DeleteAgentMsg(name="newer")),
+        make_request("explain_agent", wire.ExplainAgentMsg(agent="crab")),
+        make_request("list_mcps", wire.ListMcpsMsg()),
+        make_request("delete_mcp", wire.DeleteMcpMsg(agent="crab", name="none")),
+        make_request("upsert_mcp", wire.UpsertMcpMsg(agent="nobody", config="{}")),
+        make_request("upsert_mcp", wire.UpsertMcpMsg(agent="crab", config="not JSON")),
     ],
     "turns": [
-        stream("!say hello"),
-        stream("!think hm\n!say so"),
-        stream("plain words", sender="bo"),
-        stream("!usage 7 3\n!say counted"),
-        stream("!length\n!say cut"),
-        stream("!nothing"),
-        stream("!status 400 refused by the model"),
-        stream("  "),
-        stream("!say x", agent="nobody"),
-        stream("!say x", cwd="/no/such/directory"),
-        stream("!say x", tool_choice="no such tool"),
-        stream("!say x", mode="no such mode"),
-        stream("!say guest", guest="twin"),
-        stream("!say plan", mode="plan"),
-        stream("!say detached", detach=True),
-        send("!say answered"),
-        send("!say guest", guest="twin"),
-        send("!status 400 refused by the model"),
-        send(""),
-        ask("ping"),
+        make_stream("!say hello"),
+        make_stream("!think hm\n!say so"),
+        make_stream("plain words", sender="bo"),
+        make_stream("!usage 7 3\n!say counted"),
+        make_stream("!length\n!say cut"),
+        make_stream("!nothing"),
+        make_stream("!status 400 refused by the model"),
+        make_stream("  "),
+        make_stream("!say x", agent="nobody"),
+        make_stream("!say x", cwd="/no/such/directory"),
+        make_stream("!say x", tool_choice="no such tool"),
+        make_stream("!say x", mode="no such mode"),
+        make_stream("!say guest", guest="twin"),
+        make_stream("!say plan", mode="plan"),
+        make_stream("!say detached", detach=True),
+        make_send("!say answered"),
+        make_send("!say guest", guest="twin"),
+        make_send("!status 400 refused by the model"),
+        make_send(""),
+        make_request("ping"),
     ],
     "tools": [
-        stream('!tool todo {"todos": []}\n!then\n!say done'),
-        stream("!tool read {}\n!then\n!say done"),
-        stream("!tool no_such_tool {}\n!then\n!say done"),
-        stream('!tool set_title {"title": "A title"}\n!then\n!say done'),
-        stream('!tool remember {"name": "tide", "content": "noon"}\n!then\n!say done'),
-        ask("list_messages", wire.ListMessagesMsg(agent="crab")),
-        ask("list_conversations", wire.ListConversationsMsg()),
-        ask("list_active_conversations", wire.ListActiveConversationsMsg()),
-        ask("search_memory", wire.SearchMemoryMsg(agent="crab", query="tide")),
+        make_stream('!tool todo {"todos": []}\n!then\n!say done'),
+        make_stream("!tool read {}\n!then\n!say done"),
+        make_stream("!tool no_such_tool {}\n!then\n!say done"),
+        make_stream('!tool set_title {"title": "A title"}\n!then\n!say done'),
+        make_stream('!tool remember {"name": "tide", "content": "noon"}\n!then\n!say done'),
+        make_request("list_messages", wire.ListMessagesMsg(agent="crab")),
+        make_request("list_conversations", wire.ListConversationsMsg()),
+        make_request("list_active_conversations", wire.ListActiveConversationsMsg()),
+        make_request("search_memory", wire.SearchMemoryMsg(agent="crab", query="tide")),
     ],
     "questions": [
-        stream(f"!tool ask_user {json.dumps(QUESTION)}\n!then\n!say thanks", until="ask_user"),
-        ask(
+        make_stream(f"!tool ask_user {json.dumps(QUESTION)}\n!then\n!say thanks", until="ask_user"),
+        make_request(
             "reply_to_ask",
             wire.ReplyToAsk(agent="crab", sender="user", content="South"),
             on="control",
         ),
-        Read("answer"),
-        ask(
+        ReadStep("answer"),
+        make_request(
             "reply_to_ask", wire.ReplyToAsk(agent="crab", sender="user", content="x"), on="control"
         ),
     ],
     "control": [
-        ask("kill", wire.KillMsg(agent="crab", sender="user")),
-        ask("steer_session", wire.SteerSessionMsg(agent="crab", sender="user", content="x")),
-        stream("!wait\n!say on", until="start"),
-        Do("wait for the model"),
-        ask("ping", on="control"),
-        ask("get_stats", on="control"),
-        ask(
+        make_request("kill", wire.KillMsg(agent="crab", sender="user")),
+        make_request(
+            "steer_session", wire.SteerSessionMsg(agent="crab", sender="user", content="x")
+        ),
+        make_stream("!wait\n!say on", until="start"),
+        ActionStep("wait for the model"),
+        make_request("ping", on="control"),
+        make_request("get_stats", on="control"),
+        make_request(
             "steer_session",
             wire.SteerSessionMsg(agent="crab", sender="user", content="!say steered"),
             on="control",
         ),
-        Do("release the model"),
-        Read("answer"),
-        stream("!wait\n!say never", until="start"),
-        Do("wait for the model"),
-        ask("kill", wire.KillMsg(agent="crab", sender="user"), on="control"),
-        Read("answer"),
-        ask("kill", wire.KillMsg(agent="crab", sender="user")),
-        ask("list_messages", wire.ListMessagesMsg(agent="crab")),
+        ActionStep("release the model"),
+        ReadStep("answer"),
+        make_stream("!wait\n!say never", until="start"),
+        ActionStep("wait for the model"),
+        make_request("kill", wire.KillMsg(agent="crab", sender="user"), on="control"),
+        ReadStep("answer"),
+        make_request("kill", wire.KillMsg(agent="crab", sender="user")),
+        make_request("list_messages", wire.ListMessagesMsg(agent="crab")),
     ],
     "conversations": [
-        stream("!say one"),
-        stream("!say two"),
-        ask("list_conversations", wire.ListConversationsMsg(agent="crab")),
-        ask("set_title", wire.SetTitleMsg(agent="crab", title="Numbers")),
-        ask("set_title", wire.SetTitleMsg(agent="crab", sender="nobody", title="x")),
-        ask("set_mode", wire.SetModeMsg(agent="crab", mode="ask")),
-        ask("set_mode", wire.SetModeMsg(agent="crab")),
-        ask("set_mode", wire.SetModeMsg(agent="crab", mode="")),
-        ask("set_mode", wire.SetModeMsg(agent="crab", mode="no such mode")),
-        ask("list_messages", wire.ListMessagesMsg(agent="crab", offset=1, limit=2)),
-        ask("list_messages", wire.ListMessagesMsg(agent="crab", sender="nobody")),
-        ask("search_sessions", wire.SearchSessionsMsg(query="two")),
-        ask("search_sessions", wire.SearchSessionsMsg(query="absent")),
-        ask("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
-        ask("compact", wire.CompactMsg(agent="crab", sender="user")),
-        ask("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
-        ask("compact", wire.CompactMsg(agent="crab", sender="nobody")),
-        ask("list_archives", wire.ListArchivesMsg(agent="crab")),
-        ask("list_archives", wire.ListArchivesMsg(agent="crab", sender="nobody")),
-        stream("!say three"),
-        ask("compact", wire.CompactMsg(agent="crab", sender="user", fresh=True)),
-        ask("list_active_conversations", wire.ListActiveConversationsMsg()),
-        ask("get_conversation_history", wire.GetConversationHistoryMsg(file_path="none")),
-        ask("delete_conversation", wire.DeleteConversationMsg(file_path="none")),
-        ask("delete_conversation", wire.DeleteConversationMsg(file_path=HANDLE)),
+        make_stream("!say one"),
+        make_stream("!say two"),
+        make_request("list_conversations", wire.ListConversationsMsg(agent="crab")),
+        make_request("set_title", wire.SetTitleMsg(agent="crab", title="Numbers")),
+        make_request("set_title", wire.SetTitleMsg(agent="crab", sender="nobody", title="x")),
+        make_request("set_mode", wire.SetModeMsg(agent="crab", mode="ask")),
+        make_request("set_mode", wire.SetModeMsg(agent="crab")),
+        make_request("set_mode", wire.SetModeMsg(agent="crab", mode="")),
+        make_request("set_mode", wire.SetModeMsg(agent="crab", mode="no such mode")),
+        make_request("list_messages", wire.ListMessagesMsg(agent="crab", offset=1, limit=2)),
+        make_request("list_messages", wire.ListMessagesMsg(agent="crab", sender="nobody")),
+        make_request("search_sessions", wire.SearchSessionsMsg(query="two")),
+        make_request("search_sessions", wire.SearchSessionsMsg(query="absent")),
+        make_request("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
+        make_request("compact", wire.CompactMsg(agent="crab", sender="user")),
+        make_request("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
+        make_request("compact", wire.CompactMsg(agent="crab", sender="nobody")),
+        make_request("list_archives", wire.ListArchivesMsg(agent="crab")),
+        make_request("list_archives", wire.ListArchivesMsg(agent="crab", sender="nobody")),
+        make_stream("!say three"),
+        make_request("compact", wire.CompactMsg(agent="crab", sender="user", fresh=True)),
+        make_request("list_active_conversations", wire.ListActiveConversationsMsg()),
+        make_request("get_conversation_history", wire.GetConversationHistoryMsg(file_path="none")),
+        make_request("delete_conversation", wire.DeleteConversationMsg(file_path="none")),
+        make_request("delete_conversation", wire.DeleteConversationMsg(file_path=HANDLE)),
     ],
     "memory": [
-        ask("list_memory", wire.ListMemoryMsg(agent="crab")),
-        ask("replace_memory", wire.ReplaceMemoryMsg(agent="crab", entries=[NOTE])),
-        ask("list_memory", wire.ListMemoryMsg(agent="crab")),
-        ask("list_memory", wire.ListMemoryMsg(agent="crab", name="tide")),
-        ask("list_memory", wire.ListMemoryMsg(agent="nobody")),
-        ask("search_memory", wire.SearchMemoryMsg(agent="crab", query="tide")),
-        ask("search_memory", wire.SearchMemoryMsg(agent="nobody", query="tide")),
+        make_request("list_memory", wire.ListMemoryMsg(agent="crab")),
+        make_request("replace_memory", wire.ReplaceMemoryMsg(agent="crab", entries=[NOTE])),
+        make_request("list_memory", wire.ListMemoryMsg(agent="crab")),
+        make_request("list_memory", wire.ListMemoryMsg(agent="crab", name="tide")),
+        make_request("list_memory", wire.ListMemoryMsg(agent="nobody")),
+        make_request("search_memory", wire.SearchMemoryMsg(agent="crab", query="tide")),
+        make_request("search_memory", wire.SearchMemoryMsg(agent="nobody", query="tide")),
     ],
     "events": [
-        ask("subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="crab")),
-        ask("subscribe_event", wire.SubscribeEventMsg(source="", target_agent="crab")),
-        ask("subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="nobody")),
-        ask("list_subscriptions"),
-        ask("publish_event", wire.PublishEventMsg(source="nobody hears", payload="x")),
-        ask("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
-        ask("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
-        ask("list_subscriptions"),
+        make_request("subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="crab")),
+        make_request("subscribe_event", wire.SubscribeEventMsg(source="", target_agent="crab")),
+        make_request(
+            "subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="nobody")
+        ),
+        make_request("list_subscriptions"),
+        make_request("publish_event", wire.PublishEventMsg(source="nobody hears", payload="x")),
+        make_request("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
+        make_request("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
+        make_request("list_subscriptions"),
     ],
     "feed": [
-        ask("subscribe_events", wire.SubscribeEvents(), until="nothing", on="feed"),
-        Do("wait for a subscriber"),
-        stream("!think hm\n!say so"),
-        Read("done", on="feed"),
-        ask("subscribe_mcp_events", until="nothing", on="mcp feed"),
+        make_request("subscribe_events", wire.SubscribeEvents(), until="nothing", on="feed"),
+        ActionStep("wait for a subscriber"),
+        make_stream("!think hm\n!say so"),
+        ReadStep("done", on="feed"),
+        make_request("subscribe_mcp_events", until="nothing", on="mcp feed"),
     ],
 }

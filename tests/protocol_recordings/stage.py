@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from crabtalk.protocol import encode_frame, wire
-from crabtalk.transport import Door, RunFiles, TcpAddress, listen_tcp
-from tests.daemon.served import PATIENCE, Served, becomes, served
+from crabtalk.transport import ListenOptions, RunFiles, TcpAddress, listen_tcp
+from tests.daemon.served import PATIENCE, InProcessDaemon, run_daemon, wait_until
 
 TOKEN = "recorded-token"
 AGENTS = {
@@ -45,20 +45,20 @@ class RawConnection:
         self._writer.close()
 
 
-class Stage:
+class RecordingDaemon:
     """Connections are opened when they are first used, over `transport` ("unix" or "tcp")."""
 
-    def __init__(self, daemon: Served, port: int, transport: str) -> None:
+    def __init__(self, daemon: InProcessDaemon, port: int, transport: str) -> None:
         self._daemon = daemon
         self._port = port
         self._transport = transport
-        self._open: dict[str, RawConnection] = {}
+        self._connections: dict[str, RawConnection] = {}
 
     async def connection(self, name: str) -> RawConnection:
         """Connections whose name starts with `tcp` go over TCP and must greet by themselves."""
-        if name not in self._open:
-            self._open[name] = await self._connect(name)
-        return self._open[name]
+        if name not in self._connections:
+            self._connections[name] = await self._connect(name)
+        return self._connections[name]
 
     async def perform(self, action: str) -> None:
         if action == "release the model":
@@ -66,19 +66,19 @@ class Stage:
         elif action == "wait for the model":
             await asyncio.wait_for(self._daemon.model.until_waiting(), PATIENCE)
         elif action == "wait for a subscriber":
-            await becomes(lambda: len(self._daemon.daemon.feed) > 0)
+            await wait_until(lambda: len(self._daemon.daemon.feed) > 0)
         else:
             raise ValueError(f"no action is called {action!r}")
 
     def close(self) -> None:
-        for connection in self._open.values():
+        for connection in self._connections.values():
             connection.close()
 
     async def _connect(self, name: str) -> RawConnection:
         if name.startswith("tcp"):
             return RawConnection(*await asyncio.open_connection("127.0.0.1", self._port))
         if self._transport == "unix":
-            path = RunFiles.of(self._daemon.home).socket
+            path = RunFiles.for_home(self._daemon.home).socket_path
             return RawConnection(*await asyncio.open_unix_connection(path))
         connection = RawConnection(*await asyncio.open_connection("127.0.0.1", self._port))
         connection.send(encode_frame(wire.ClientMessage(hello=wire.HelloMsg(token=TOKEN))))
@@ -89,11 +89,15 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(path: Path, transport: str = "unix") -> AsyncIterator[Stage]:
-    async with served(path, agents=AGENTS, hooks={}, summary="They talked. It was good.") as daemon:
+async def start_recording_daemon(
+    path: Path, transport: str = "unix"
+) -> AsyncIterator[RecordingDaemon]:
+    async with run_daemon(
+        path, agents=AGENTS, hooks={}, summary="They talked. It was good."
+    ) as daemon:
         sock = listen_tcp(TcpAddress(port=0))
-        daemon.listener.open(sock, Door("tcp", token=TOKEN))
-        stage = Stage(daemon, sock.getsockname()[1], transport)
+        daemon.listener.open(sock, ListenOptions("tcp", token=TOKEN))
+        stage = RecordingDaemon(daemon, sock.getsockname()[1], transport)
         try:
             yield stage
         finally:

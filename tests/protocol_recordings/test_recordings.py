@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from crabtalk.protocol import ROUTES, encode_frame, wire
 
-from .normaliser import REMOVED, REPLACED, ROUNDED, normalise
-from .stage import Stage, staged
+from .normaliser import REMOVED_FIELDS, REPLACED_FIELDS, ROUNDED_FIELDS, normalise_payload
+from .stage import RecordingDaemon, start_recording_daemon
 
 EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
 # Requests that the protocol had when the exchanges were recorded.
@@ -38,13 +38,13 @@ async def test_a_client_that_waits_sees_the_recorded_bytes(
     path: Path, transport: str, tmp_path: Path
 ) -> None:
     steps = load_recording(path)["steps"]
-    async with staged(tmp_path, transport) as stage:
+    async with start_recording_daemon(tmp_path, transport) as stage:
         for step in steps:
             await replay_step(stage, step)
         await expect_nothing_more(stage, steps)
 
 
-async def replay_step(stage: Stage, step: dict[str, Any]) -> None:
+async def replay_step(stage: RecordingDaemon, step: dict[str, Any]) -> None:
     if "do" in step:
         await stage.perform(step["do"])
         return
@@ -55,14 +55,16 @@ async def replay_step(stage: Stage, step: dict[str, Any]) -> None:
     for expected, words in zip(step["receive"], step["words"], strict=True):
         payload = await connection.receive()
         assert payload is not None, f"the daemon closed the connection before: {words}"
-        got = normalise(payload)
+        got = normalise_payload(payload)
         shown = wire.ServerMessage.FromString(got)
-        assert got == normalise(bytes.fromhex(expected)), f"recorded:\n{words}\nnow:\n{shown}"
+        assert got == normalise_payload(bytes.fromhex(expected)), (
+            f"recorded:\n{words}\nnow:\n{shown}"
+        )
     if step["then_closed"]:
         assert await connection.receive() is None
 
 
-async def expect_nothing_more(stage: Stage, steps: list[dict[str, Any]]) -> None:
+async def expect_nothing_more(stage: RecordingDaemon, steps: list[dict[str, Any]]) -> None:
     """The next frame on a connection that is still open is the answer to a ping, and no other."""
     closed = {step["on"] for step in steps if step.get("then_closed")}
     for name in {step["on"] for step in steps if "on" in step} - closed:
@@ -88,7 +90,7 @@ def test_every_request_of_the_protocol_then_is_in_a_recording() -> None:
 
 
 def test_the_normaliser_names_fields_that_exist() -> None:
-    for path in (*REPLACED, *REMOVED, *ROUNDED):
+    for path in (*REPLACED_FIELDS, *REMOVED_FIELDS, *ROUNDED_FIELDS):
         descriptor: Descriptor | None = wire.ServerMessage.DESCRIPTOR
         for number in path.split("."):
             assert descriptor is not None
@@ -103,14 +105,18 @@ def test_the_normaliser_rewrites_only_what_it_names() -> None:
         stream=wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="longer"))
     )
     other = wire.ServerMessage(stream=wire.StreamEvent(start=wire.StreamStart(agent="crab")))
-    assert normalise(first.SerializeToString()) == normalise(second.SerializeToString())
-    assert normalise(first.SerializeToString()) != normalise(other.SerializeToString())
+    assert normalise_payload(first.SerializeToString()) == normalise_payload(
+        second.SerializeToString()
+    )
+    assert normalise_payload(first.SerializeToString()) != normalise_payload(
+        other.SerializeToString()
+    )
 
 
 def test_the_normaliser_rounds_scores() -> None:
     def encode_hit(score: float) -> bytes:
         hits = wire.SessionHitList(hits=[wire.SessionHit(agent="crab", score=score)])
-        return normalise(wire.ServerMessage(session_hits=hits).SerializeToString())
+        return normalise_payload(wire.ServerMessage(session_hits=hits).SerializeToString())
 
     assert encode_hit(0.9149543642997742) == encode_hit(0.914954278339128)
     assert encode_hit(0.9149) != encode_hit(0.9150)
@@ -118,18 +124,18 @@ def test_the_normaliser_rounds_scores() -> None:
 
 def test_the_normaliser_notices_an_unknown_field() -> None:
     known = wire.ServerMessage(pong=wire.Pong()).SerializeToString()
-    assert normalise(known + b"\xc0\x0c\x01") != normalise(known)
+    assert normalise_payload(known + b"\xc0\x0c\x01") != normalise_payload(known)
 
 
 @given(st.binary(max_size=40))
 def test_the_normaliser_keeps_what_it_does_not_name(content: bytes) -> None:
     payload = wire.ServerMessage(extension=content).SerializeToString()
-    assert normalise(payload) == payload
+    assert normalise_payload(payload) == payload
 
 
 async def test_a_changed_byte_fails_the_replay(tmp_path: Path) -> None:
     step = {"on": "main", "receive": ["1201"], "words": ["changed"], "then_closed": False}
-    async with staged(tmp_path) as stage:
+    async with start_recording_daemon(tmp_path) as stage:
         await replay_step(stage, {"on": "main", "send": PING.hex()})
         with pytest.raises((AssertionError, ValueError)):
             await asyncio.wait_for(replay_step(stage, step), 10)

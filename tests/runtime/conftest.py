@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from crabtalk.storage import Storage
-from tests.runtime.world import World
-from tests.storage.backends import BACKENDS, backend
+from tests.runtime.world import RuntimeWorld
+from tests.storage.backends import BACKENDS, open_backend
 
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
-    async with backend(request.param, tmp_path, request) as made:
+    async with open_backend(request.param, tmp_path, request) as made:
         yield made
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[RuntimeWorld]:
+    world = RuntimeWorld(tmp_path)
     yield world
     await world.close()

@@ -11,20 +11,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from crabtalk.model import (
     ApiError,
-    Assembler,
     Chunk,
     ErrorKind,
     Message,
     ModelInfo,
     Request,
     Response,
+    ResponseAssembler,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
 
 # No test waits longer for anything.
-PATIENCE = 5
+TEST_TIMEOUT = 5
 
 
 class Gate:
@@ -34,30 +34,32 @@ class Gate:
         self._reached = asyncio.Event()
         self._opened = asyncio.Event()
 
-    async def passed(self) -> None:
+    async def pass_through(self) -> None:
         self._reached.set()
         await self._opened.wait()
 
-    async def reached(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+    async def wait_until_reached(self) -> None:
+        async with asyncio.timeout(TEST_TIMEOUT):
             await self._reached.wait()
 
     def open(self) -> None:
         self._opened.set()
 
 
-Step = Chunk | ApiError | Gate
-Answer = str | Sequence[Step]
+AnswerStep = Chunk | ApiError | Gate
+ScriptedAnswer = str | Sequence[AnswerStep]
 
 
-def says(*pieces: str, usage: Usage | None = None) -> list[Step]:
+def answer_with_text(*pieces: str, usage: Usage | None = None) -> list[AnswerStep]:
     """Text in pieces, and at the end what it cost."""
     return [*(Chunk(text=piece) for piece in pieces), Chunk(finish="stop", usage=usage)]
 
 
-def calls(*wanted: ToolCall, text: str = "", usage: Usage | None = None) -> list[Step]:
+def answer_with_calls(
+    *wanted: ToolCall, text: str = "", usage: Usage | None = None
+) -> list[AnswerStep]:
     """Calls as they come over a wire: names first, arguments after them, each in its own chunk."""
-    steps: list[Step] = [Chunk(text=text)] if text else []
+    steps: list[AnswerStep] = [Chunk(text=text)] if text else []
     for index, call in enumerate(wanted):
         steps.append(Chunk(tool_calls=(ToolCallDelta(index, call.id, call.name),)))
         steps.append(Chunk(tool_calls=(ToolCallDelta(index, arguments=call.arguments),)))
@@ -70,58 +72,58 @@ class ScriptedProvider:
     name = "scripted"
 
     def __init__(
-        self, *answers: Answer, respond: Callable[[Request], Answer] | None = None
+        self, *answers: ScriptedAnswer, respond: Callable[[Request], ScriptedAnswer] | None = None
     ) -> None:
         self._answers = deque(answers)
         self._respond = respond
         self.requests: list[Request] = []
-        self.sent: list[int] = []  # chunks, for each request
-        self.cut_off = 0  # streams that were closed before their end
+        self.sent_chunks: list[int] = []  # chunks, for each request
+        self.cut_off_streams = 0  # streams that were closed before their end
         self._closed = asyncio.Event()
-        self.when_asked: Callable[[Request], Awaitable[None]] | None = None
+        self.on_request: Callable[[Request], Awaitable[None]] | None = None
 
-    def add(self, *answers: Answer) -> None:
+    def add(self, *answers: ScriptedAnswer) -> None:
         self._answers += answers
 
     @property
-    def seen(self) -> tuple[Message, ...]:
+    def last_messages(self) -> tuple[Message, ...]:
         """What it was shown last, without the system prompt."""
         return tuple(m for m in self.requests[-1].messages if m.role != "system")
 
     async def complete(self, request: Request) -> Response:
-        assembler = Assembler()
+        assembler = ResponseAssembler()
         async for chunk in self.stream(request):
             assembler.add(chunk)
-        return assembler.response(request.model)
+        return assembler.build_response(request.model)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         number = len(self.requests)
         self.requests.append(request)
-        self.sent.append(0)
+        self.sent_chunks.append(0)
         try:
-            if self.when_asked is not None:
-                await self.when_asked(request)
-            for step in self._answer(request):
+            if self.on_request is not None:
+                await self.on_request(request)
+            for step in self._next_answer(request):
                 if isinstance(step, Chunk):
-                    self.sent[number] += 1
+                    self.sent_chunks[number] += 1
                     yield step
                 elif isinstance(step, Gate):
-                    await step.passed()
+                    await step.pass_through()
                 else:
                     raise step
         except (asyncio.CancelledError, GeneratorExit):
-            self.cut_off += 1
+            self.cut_off_streams += 1
             raise
 
-    def _answer(self, request: Request) -> Sequence[Step]:
-        if (objection := refusal(request.messages)) is not None:
+    def _next_answer(self, request: Request) -> Sequence[AnswerStep]:
+        if (objection := find_history_error(request.messages)) is not None:
             raise ApiError(ErrorKind.INVALID, objection)
         if self._answers:
             answer = self._answers.popleft()
         else:
             assert self._respond is not None, "asked more often than the test has answers"
             answer = self._respond(request)
-        return says(answer) if isinstance(answer, str) else answer
+        return answer_with_text(answer) if isinstance(answer, str) else answer
 
     async def models(self) -> list[ModelInfo]:
         return [ModelInfo("m")]
@@ -136,12 +138,12 @@ class ScriptedProvider:
     def is_closed(self) -> bool:
         return self._closed.is_set()
 
-    async def closed(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+    async def wait_until_closed(self) -> None:
+        async with asyncio.timeout(TEST_TIMEOUT):
             await self._closed.wait()
 
 
-def refusal(messages: Sequence[Message]) -> str | None:
+def find_history_error(messages: Sequence[Message]) -> str | None:
     """What a strict vendor objects to: a call without its result, or a result without its call."""
     awaited: list[str] = []
     for message in messages:

@@ -7,16 +7,16 @@ import pytest
 
 from crabtalk.runtime import UnknownAgentError
 from crabtalk.storage import Agent, AgentError, FileStorage, Storage
-from tests.runtime.provider import Gate, ScriptedProvider, says
-from tests.runtime.world import CRAB, OWL, Tools, World, ended
+from tests.runtime.provider import Gate, ScriptedProvider, answer_with_text
+from tests.runtime.world import CRAB, OWL, RuntimeWorld, ScriptedTools, wait_for_done
 
 
-class Registry(Tools):
+class RecordingHook(ScriptedTools):
     """Notes who comes and goes, and cannot build agents that are told to be broken."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.noted: list[str] = []
+        self.changes: list[str] = []
 
     def on_build_agent(self, agent: Agent) -> Agent:
         if agent.prompt == "Be broken.":
@@ -24,19 +24,19 @@ class Registry(Tools):
         return agent
 
     def on_register_agent(self, name: str, agent: Agent) -> None:
-        self.noted.append(f"+{name}")
+        self.changes.append(f"+{name}")
 
     def on_unregister_agent(self, name: str) -> None:
-        self.noted.append(f"-{name}")
+        self.changes.append(f"-{name}")
 
 
-async def test_only_agents_that_are_registered_can_be_addressed(world: World) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."), agents=[])
+async def test_only_agents_that_are_registered_can_be_addressed(world: RuntimeWorld) -> None:
+    runtime = world.make_runtime(ScriptedProvider("Hello."), agents=[])
     with pytest.raises(UnknownAgentError, match="no agent is called 'crab'; there are: none yet"):
         runtime.start("crab", "Hi")
     runtime.register(CRAB)
     assert dict(runtime.agents) == {"crab": CRAB}
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
     runtime.unregister("crab")
     runtime.unregister("crab")
     with pytest.raises(UnknownAgentError):
@@ -45,35 +45,35 @@ async def test_only_agents_that_are_registered_can_be_addressed(world: World) ->
         await anext(runtime.stream("crab", "Hi"))
 
 
-async def test_a_hook_hears_who_comes_and_goes(world: World) -> None:
-    hook = Registry()
-    runtime = world.runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
+async def test_a_hook_hears_who_comes_and_goes(world: RuntimeWorld) -> None:
+    hook = RecordingHook()
+    runtime = world.make_runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
     runtime.unregister("owl")
     runtime.unregister("cat")
     runtime.register(CRAB)
-    assert hook.noted == ["+crab", "+owl", "-owl", "+crab"]
+    assert hook.changes == ["+crab", "+owl", "-owl", "+crab"]
 
 
-async def test_a_run_keeps_the_agent_it_began_with(world: World) -> None:
+async def test_a_run_keeps_the_agent_it_began_with(world: RuntimeWorld) -> None:
     gate = Gate()
-    model = ScriptedProvider([gate, *says("One.")], "Two.", "Three.")
-    runtime = world.runtime(model)
+    model = ScriptedProvider([gate, *answer_with_text("One.")], "Two.", "Three.")
+    runtime = world.make_runtime(model)
     first, second = runtime.start("crab", "First"), runtime.start("crab", "Second")
-    await gate.reached()
+    await gate.wait_until_reached()
     runtime.register(msgspec.structs.replace(CRAB, prompt="You are a new crab."))
     gate.open()
-    await ended(first)
-    await ended(second)
-    await ended(runtime.start("crab", "Third"))
+    await wait_for_done(first)
+    await wait_for_done(second)
+    await wait_for_done(runtime.start("crab", "Third"))
     prompts = [request.messages[0].text for request in model.requests]
     assert prompts == ["You are crab.", "You are crab.", "You are a new crab."]
 
 
 async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_forgotten(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    hook = Registry()
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=hook)
+    hook = RecordingHook()
+    runtime = world.make_runtime(ScriptedProvider(), storage, agents=[], hook=hook)
     await storage.save_agent(CRAB)
     await storage.save_agent(OWL)
     assert await runtime.load_agents() == {}
@@ -83,14 +83,14 @@ async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_for
     await storage.delete_agent("crab")
     assert await runtime.load_agents() == {}
     assert dict(runtime.agents) == {"owl": wiser}
-    assert hook.noted == ["+crab", "+owl", "+owl", "-crab"]
+    assert hook.changes == ["+crab", "+owl", "+owl", "-crab"]
 
 
 async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loaded(
-    world: World, tmp_path: Path
+    world: RuntimeWorld, tmp_path: Path
 ) -> None:
     storage = FileStorage(tmp_path, flush=False)
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[])
+    runtime = world.make_runtime(ScriptedProvider(), storage, agents=[])
     for agent in (CRAB, OWL):
         await storage.save_agent(agent)
     await runtime.load_agents()
@@ -107,9 +107,9 @@ async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loade
 
 
 async def test_an_agent_that_a_hook_refuses_is_reported_and_the_others_are_loaded(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider(), storage, agents=[], hook=Registry())
+    runtime = world.make_runtime(ScriptedProvider(), storage, agents=[], hook=RecordingHook())
     for agent in (CRAB, OWL):
         await storage.save_agent(agent)
     await runtime.load_agents()

@@ -24,11 +24,11 @@ from crabtalk.runtime import (
 from crabtalk.runtime.compaction import (
     PROMPT,
     TITLE_LENGTH,
-    next_name,
-    shortened,
-    summary_request,
-    title_of,
-    transcript,
+    make_summary_request,
+    make_title,
+    next_archive_name,
+    render_transcript,
+    truncate_bytes,
 )
 from crabtalk.storage import (
     Archive,
@@ -38,32 +38,38 @@ from crabtalk.storage import (
     Pair,
     Storage,
     StorageError,
-    Stored,
-    log_name,
+    StoredConversation,
+    make_log_name,
 )
-from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, says
+from tests.runtime.provider import (
+    TEST_TIMEOUT,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
+)
 from tests.runtime.world import (
     CRAB,
     NOW,
     PAIR,
-    Tools,
-    UnhurriedStorage,
+    RuntimeWorld,
+    ScriptedTools,
     WatchedStorage,
-    World,
-    assistant,
-    ended,
-    kept,
-    moments,
-    user,
+    YieldingStorage,
+    assistant_message,
+    read_history,
+    run_ready_tasks,
+    user_message,
+    wait_for_done,
 )
 
-NAME = log_name(PAIR)
+NAME = make_log_name(PAIR)
 SUMMARY = "They spoke of the sea. It was calm."
 ARCHIVE = Archive(f"{NAME}-1", "They spoke of the sea.", NOW, SUMMARY, 0, 2)
 BUSY = ApiError(ErrorKind.OVERLOADED, "come back later")
 
 
-class Keeping(Env):
+class ArchivingEnv(Env):
     """Remembers the archives it was given, after whatever a test wants to happen first."""
 
     def __init__(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -71,14 +77,14 @@ class Keeping(Env):
         self.archives: list[tuple[Pair, Archive]] = []
         self._first = first
 
-    async def archive(self, pair: Pair, archive: Archive) -> None:
+    async def store_archive(self, pair: Pair, archive: Archive) -> None:
         if self._first is not None:
             await self._first()
         self.archives.append((pair, archive))
 
 
-async def compacted(runtime: Runtime, agent: str = "crab") -> Archive:
-    async with asyncio.timeout(PATIENCE):
+async def compact_agent(runtime: Runtime, agent: str = "crab") -> Archive:
+    async with asyncio.timeout(TEST_TIMEOUT):
         return await runtime.compact(agent)
 
 
@@ -86,183 +92,194 @@ async def compacted(runtime: Runtime, agent: str = "crab") -> Archive:
 
 
 async def test_a_history_becomes_an_archive_a_marker_and_one_message(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider("Hello.", f"  {SUMMARY}\n", "Calm.")
-    env = Keeping()
-    runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
-    assert await compacted(runtime) == ARCHIVE
+    env = ArchivingEnv()
+    runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    assert await compact_agent(runtime) == ARCHIVE
     assert env.archives == [(PAIR, ARCHIVE)]
-    stored = await storage.read(PAIR)
+    stored = await storage.read_conversation(PAIR)
     assert stored is not None
     assert stored.marker == MarkerRecord(ARCHIVE.name, NOW, ARCHIVE.title, SUMMARY, 2)
     assert stored.meta.summary == SUMMARY
     assert stored.messages == ()
-    assert await storage.archives(PAIR) == [ARCHIVE]
+    assert await storage.list_archives(PAIR) == [ARCHIVE]
 
-    await ended(runtime.start("crab", "And now?"))
-    assert model.seen == (user(SUMMARY), user("And now?"))
-    assert await kept(storage) == [user("And now?"), assistant("Calm.")]
+    await wait_for_done(runtime.start("crab", "And now?"))
+    assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
+    assert await read_history(storage) == [user_message("And now?"), assistant_message("Calm.")]
 
 
 async def test_messages_before_the_marker_stay_browsable_and_ids_go_on(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
-    await ended(runtime.start("crab", "And now?"))
-    page = await storage.page(PAIR, 0, 100)
+    runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
+    await wait_for_done(runtime.start("crab", "And now?"))
+    page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert page.messages == (
-        MessageRecord(0, NOW, user("The sea?"), run="run-1"),
-        MessageRecord(1, NOW, assistant("Hello."), run="run-1"),
-        MessageRecord(2, NOW, user("And now?"), run="run-3"),
-        MessageRecord(3, NOW, assistant("Calm."), run="run-3"),
+        MessageRecord(0, NOW, user_message("The sea?"), run="run-1"),
+        MessageRecord(1, NOW, assistant_message("Hello."), run="run-1"),
+        MessageRecord(2, NOW, user_message("And now?"), run="run-3"),
+        MessageRecord(3, NOW, assistant_message("Calm."), run="run-3"),
     )
 
 
 async def test_after_a_restart_the_history_is_replayed_from_the_marker(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
-    await ended(runtime.start("crab", "And now?"))
+    runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY, "Calm."), storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
+    await wait_for_done(runtime.start("crab", "And now?"))
     model = ScriptedProvider("Still calm.")
-    await ended(world.runtime(model, storage).start("crab", "Now?"))
-    assert model.seen == (user(SUMMARY), user("And now?"), assistant("Calm."), user("Now?"))
+    await wait_for_done(world.make_runtime(model, storage).start("crab", "Now?"))
+    assert model.last_messages == (
+        user_message(SUMMARY),
+        user_message("And now?"),
+        assistant_message("Calm."),
+        user_message("Now?"),
+    )
 
 
 async def test_a_conversation_that_is_not_in_memory_can_be_compacted(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    await ended(world.runtime(ScriptedProvider("Hello."), storage).start("crab", "The sea?"))
+    await wait_for_done(
+        world.make_runtime(ScriptedProvider("Hello."), storage).start("crab", "The sea?")
+    )
     model = ScriptedProvider(SUMMARY, "Calm.")
-    runtime = world.runtime(model, storage)
-    assert await compacted(runtime) == ARCHIVE
-    await ended(runtime.start("crab", "And now?"))
-    assert model.seen == (user(SUMMARY), user("And now?"))
+    runtime = world.make_runtime(model, storage)
+    assert await compact_agent(runtime) == ARCHIVE
+    await wait_for_done(runtime.start("crab", "And now?"))
+    assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
 
 
 @pytest.mark.req("compact.fresh")
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_conversation_begun_afresh_has_no_history_and_no_title(
-    storage: Storage, world: World, restarted: bool
+    storage: Storage, world: RuntimeWorld, restarted: bool
 ) -> None:
     model = ScriptedProvider("Hello.", SUMMARY, "Calm.", "Who is there?", "A second summary.")
-    env = Keeping()
-    runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
-    await ended(runtime.start("crab", "And now?"))
+    env = ArchivingEnv()
+    runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
+    await wait_for_done(runtime.start("crab", "And now?"))
     await runtime.set_title("crab", "The sea")
     left = await runtime.compact("crab", fresh=True)
     assert left == Archive(f"{NAME}-2", "The sea", NOW, "", 2, 4)
     with pytest.raises(NothingToCompactError):
         await runtime.compact("crab", fresh=True)
     with pytest.raises(NothingToCompactError):
-        await compacted(runtime)
-    stored = await storage.read(PAIR)
+        await compact_agent(runtime)
+    stored = await storage.read_conversation(PAIR)
     assert stored is not None
     assert (stored.meta.title, stored.meta.summary, stored.messages) == ("", "", ())
 
     if restarted:
-        runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "Hello?"))
-    assert model.seen == (user("Hello?"),)
-    page = await storage.page(PAIR, 0, 100)
+        runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "Hello?"))
+    assert model.last_messages == (user_message("Hello?"),)
+    page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert [record.id for record in page.messages] == [0, 1, 2, 3, 4, 5]
     # Only what has a summary is kept elsewhere, and no name comes twice.
-    last = await compacted(runtime)
+    last = await compact_agent(runtime)
     assert last.name == f"{NAME}-3"
     assert [archive.name for _, archive in env.archives] == [f"{NAME}-1", f"{NAME}-3"]
-    assert await storage.archives(PAIR) == [ARCHIVE, left, last]
+    assert await storage.list_archives(PAIR) == [ARCHIVE, left, last]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_archives_are_numbered_on(storage: Storage, world: World, restarted: bool) -> None:
-    env = Keeping()
-    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
+async def test_archives_are_numbered_on(
+    storage: Storage, world: RuntimeWorld, restarted: bool
+) -> None:
+    env = ArchivingEnv()
+    runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY), storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
     model = ScriptedProvider("Calm.", "More of the sea")
     if restarted:
-        runtime = world.runtime(model, storage, env=env)
+        runtime = world.make_runtime(model, storage, env=env)
     else:
-        runtime.use(model)
-    await ended(runtime.start("crab", "And now?"))
+        runtime.set_provider(model)
+    await wait_for_done(runtime.start("crab", "And now?"))
     second = Archive(f"{NAME}-2", "More of the sea", NOW, "More of the sea", 2, 4)
-    assert await compacted(runtime) == second
-    assert await storage.archives(PAIR) == [ARCHIVE, second]
+    assert await compact_agent(runtime) == second
+    assert await storage.list_archives(PAIR) == [ARCHIVE, second]
     # The second one folds the first one's summary in.
-    assert f"user: {SUMMARY}\n\nuser: And now?\n\nassistant: Calm." in model.seen[0].text
+    assert f"user: {SUMMARY}\n\nuser: And now?\n\nassistant: Calm." in model.last_messages[0].text
 
 
-async def test_it_is_told_to_whoever_listens_to_runs(world: World) -> None:
-    hook = Tools()
-    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), hook=hook)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
-    assert hook.heard[-1] == Compacted(ARCHIVE)
+async def test_it_is_told_to_whoever_listens_to_runs(world: RuntimeWorld) -> None:
+    hook = ScriptedTools()
+    runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY), hook=hook)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
+    assert hook.events[-1] == Compacted(ARCHIVE)
 
 
 # ── While others wait ───────────────────────────────────────────────────────────────────────────
 
 
 async def test_turns_that_come_meanwhile_wait_and_see_the_summary(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
-    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)], "Calm.")
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)], "Calm.")
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     run = runtime.start("crab", "And now?")
     gate.open()
     assert await folding == ARCHIVE
-    assert (await ended(run)).text == "Calm."
-    assert model.seen == (user(SUMMARY), user("And now?"))
-    assert await kept(storage) == [user("And now?"), assistant("Calm.")]
+    assert (await wait_for_done(run)).text == "Calm."
+    assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
+    assert await read_history(storage) == [user_message("And now?"), assistant_message("Calm.")]
 
 
-async def test_it_waits_for_the_turn_before_it(storage: Storage, world: World) -> None:
+async def test_it_waits_for_the_turn_before_it(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
-    model = ScriptedProvider([gate, *says("Hello.")], SUMMARY)
-    runtime = world.runtime(model, storage)
+    model = ScriptedProvider([gate, *answer_with_text("Hello.")], SUMMARY)
+    runtime = world.make_runtime(model, storage)
     run = runtime.start("crab", "The sea?")
-    await gate.reached()
-    folding = asyncio.ensure_future(compacted(runtime))
+    await gate.wait_until_reached()
+    folding = asyncio.ensure_future(compact_agent(runtime))
     await asyncio.wait([folding], timeout=0)
     gate.open()
-    assert (await ended(run)).text == "Hello."
+    assert (await wait_for_done(run)).text == "Hello."
     assert await folding == ARCHIVE
-    assert "assistant: Hello." in model.seen[0].text
+    assert "assistant: Hello." in model.last_messages[0].text
 
 
-async def test_whoever_asked_may_leave_and_it_goes_on(storage: Storage, world: World) -> None:
+async def test_whoever_asked_may_leave_and_it_goes_on(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     gate = Gate()
-    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)], "Calm.")
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)], "Calm.")
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     folding.cancel()
     await asyncio.wait([folding])
     gate.open()
-    await ended(runtime.start("crab", "And now?"))
-    assert model.seen == (user(SUMMARY), user("And now?"))
+    await wait_for_done(runtime.start("crab", "And now?"))
+    assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
 
 
-async def test_nothing_can_be_said_into_it(world: World) -> None:
+async def test_nothing_can_be_said_into_it(world: RuntimeWorld) -> None:
     gate = Gate()
-    runtime = world.runtime(ScriptedProvider("Hello.", [gate, *says(SUMMARY)]))
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    runtime = world.make_runtime(ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)]))
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     with pytest.raises(NothingInFlightError):
         await runtime.steer("crab", "Keep the fish.")
     gate.open()
@@ -272,38 +289,46 @@ async def test_nothing_can_be_said_into_it(world: World) -> None:
 # ── When it fails ───────────────────────────────────────────────────────────────────────────────
 
 
-async def unchanged(runtime: Runtime, model: ScriptedProvider, storage: Storage) -> None:
+async def check_nothing_changed(
+    runtime: Runtime, model: ScriptedProvider, storage: Storage
+) -> None:
     """One turn was said before; the next one goes on from it as if nothing had been tried."""
-    stored = await storage.read(PAIR)
+    stored = await storage.read_conversation(PAIR)
     assert stored is not None
     assert stored.marker is None
     assert stored.meta.summary == ""
-    assert await storage.archives(PAIR) == []
+    assert await storage.list_archives(PAIR) == []
     model.add("Calm.")
-    assert (await ended(runtime.start("crab", "And now?"))).text == "Calm."
-    assert model.seen == (user("The sea?"), assistant("Hello."), user("And now?"))
+    assert (await wait_for_done(runtime.start("crab", "And now?"))).text == "Calm."
+    assert model.last_messages == (
+        user_message("The sea?"),
+        assistant_message("Hello."),
+        user_message("And now?"),
+    )
 
 
-async def test_a_model_that_fails_changes_nothing(storage: Storage, world: World) -> None:
+async def test_a_model_that_fails_changes_nothing(storage: Storage, world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hello.", [BUSY])
-    env = Keeping()
-    runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
+    env = ArchivingEnv()
+    runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
     with pytest.raises(CompactionError, match=r"^come back later; nothing changed$"):
-        await compacted(runtime)
+        await compact_agent(runtime)
     assert env.archives == []
-    await unchanged(runtime, model, storage)
+    await check_nothing_changed(runtime, model, storage)
 
 
-async def test_a_model_that_writes_nothing_changes_nothing(storage: Storage, world: World) -> None:
+async def test_a_model_that_writes_nothing_changes_nothing(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     model = ScriptedProvider("Hello.", " \n")
-    env = Keeping()
-    runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
+    env = ArchivingEnv()
+    runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
     with pytest.raises(CompactionError, match="the model wrote no summary; nothing changed"):
-        await compacted(runtime)
+        await compact_agent(runtime)
     assert env.archives == []
-    await unchanged(runtime, model, storage)
+    await check_nothing_changed(runtime, model, storage)
 
 
 @pytest.mark.parametrize(
@@ -314,106 +339,112 @@ async def test_a_model_that_writes_nothing_changes_nothing(storage: Storage, wor
     ],
 )
 async def test_an_archive_that_cannot_be_kept_changes_nothing(
-    storage: Storage, world: World, error: Exception, sentence: str
+    storage: Storage, world: RuntimeWorld, error: Exception, sentence: str
 ) -> None:
     async def fail() -> None:
         raise error
 
     model = ScriptedProvider("Hello.", SUMMARY)
-    runtime = world.runtime(model, storage, env=Keeping(fail))
-    await ended(runtime.start("crab", "The sea?"))
+    runtime = world.make_runtime(model, storage, env=ArchivingEnv(fail))
+    await wait_for_done(runtime.start("crab", "The sea?"))
     with pytest.raises(CompactionError, match=f"^{sentence}nothing changed$"):
-        await compacted(runtime)
-    await unchanged(runtime, model, storage)
+        await compact_agent(runtime)
+    await check_nothing_changed(runtime, model, storage)
 
 
-async def test_a_marker_that_cannot_be_kept_changes_nothing(world: World) -> None:
+async def test_a_marker_that_cannot_be_kept_changes_nothing(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
-    storage.failing.add(2)
+    storage.failing_appends.add(2)
     model = ScriptedProvider("Hello.", SUMMARY)
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "The sea?"))
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
     with pytest.raises(CompactionError, match="the disk is full; make room; nothing changed"):
-        await compacted(runtime)
-    await unchanged(runtime, model, storage)
+        await compact_agent(runtime)
+    await check_nothing_changed(runtime, model, storage)
 
 
-async def test_a_kill_stops_it_and_nothing_has_changed(storage: Storage, world: World) -> None:
+async def test_a_kill_stops_it_and_nothing_has_changed(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     gate = Gate()
-    model = ScriptedProvider("Hello.", [gate, *says(SUMMARY)])
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)])
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     assert await runtime.kill("crab")
     with pytest.raises(CompactionError, match="the compaction was killed; nothing changed"):
         await folding
-    assert model.cut_off == 1
-    await unchanged(runtime, model, storage)
+    assert model.cut_off_streams == 1
+    await check_nothing_changed(runtime, model, storage)
 
 
 @pytest.mark.parametrize("during", ["archive", "marker"])
 async def test_a_kill_that_comes_too_late_does_not_say_that_nothing_changed(
-    world: World, during: str
+    world: RuntimeWorld, during: str
 ) -> None:
     """Nor does it leave an archive without its marker."""
     storage = WatchedStorage()
     gate = Gate()
-    env = Keeping(gate.passed if during == "archive" else None)
+    env = ArchivingEnv(gate.pass_through if during == "archive" else None)
     if during == "marker":
-        storage.gates[2] = gate
+        storage.append_gates[2] = gate
     model = ScriptedProvider("Hello.", SUMMARY, "Calm.")
-    runtime = world.runtime(model, storage, env=env)
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    runtime = world.make_runtime(model, storage, env=env)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     assert await runtime.kill("crab")
     gate.open()
     assert await folding == ARCHIVE
     assert env.archives == [(PAIR, ARCHIVE)]
-    assert await storage.archives(PAIR) == [ARCHIVE]
-    await ended(runtime.start("crab", "And now?"))
-    assert model.seen == (user(SUMMARY), user("And now?"))
+    assert await storage.list_archives(PAIR) == [ARCHIVE]
+    await wait_for_done(runtime.start("crab", "And now?"))
+    assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
 
 
-async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: World) -> None:
+async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: RuntimeWorld) -> None:
     moment = 0
     was_killed = True
     while was_killed:
-        storage = UnhurriedStorage()
-        env = Keeping(lambda: moments(2))
+        storage = YieldingStorage()
+        env = ArchivingEnv(lambda: run_ready_tasks(2))
         model = ScriptedProvider("Hello.", SUMMARY, respond=lambda request: "Calm.")
-        runtime = world.runtime(model, storage, env=env)
-        await ended(runtime.start("crab", "The sea?"))
-        folding = asyncio.ensure_future(compacted(runtime))
-        await moments(moment)
+        runtime = world.make_runtime(model, storage, env=env)
+        await wait_for_done(runtime.start("crab", "The sea?"))
+        folding = asyncio.ensure_future(compact_agent(runtime))
+        await run_ready_tasks(moment)
         was_killed = await runtime.kill("crab")
         await asyncio.wait([folding])
         happened = folding.exception() is None
-        assert await storage.archives(PAIR) == ([ARCHIVE] if happened else []), moment
+        assert await storage.list_archives(PAIR) == ([ARCHIVE] if happened else []), moment
         assert len(env.archives) == int(happened), moment
-        await ended(runtime.start("crab", "And now?"))
-        before = [user(SUMMARY)] if happened else [user("The sea?"), assistant("Hello.")]
-        assert list(model.seen) == [*before, user("And now?")], moment
+        await wait_for_done(runtime.start("crab", "And now?"))
+        before = (
+            [user_message(SUMMARY)]
+            if happened
+            else [user_message("The sea?"), assistant_message("Hello.")]
+        )
+        assert list(model.last_messages) == [*before, user_message("And now?")], moment
         moment += 1
         was_killed = was_killed or moment < 5  # not even begun
     assert moment > 10
 
 
-async def test_closing_the_runtime_stops_it(storage: Storage, world: World) -> None:
+async def test_closing_the_runtime_stops_it(storage: Storage, world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hello.", [Gate()])
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compacted(runtime))
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    folding = asyncio.ensure_future(compact_agent(runtime))
     await asyncio.wait([folding], timeout=0)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         await runtime.close()
     with pytest.raises(CompactionError, match="killed"):
         await folding
-    assert await kept(storage) == [user("The sea?"), assistant("Hello.")]
+    assert await read_history(storage) == [user_message("The sea?"), assistant_message("Hello.")]
 
 
-async def test_a_kill_while_the_log_is_read_waits_for_that(world: World) -> None:
+async def test_a_kill_while_the_log_is_read_waits_for_that(world: RuntimeWorld) -> None:
     """Reading mends what a crash left, which must not happen while the next turn appends."""
     gate = Gate()
 
@@ -421,53 +452,55 @@ async def test_a_kill_while_the_log_is_read_waits_for_that(world: World) -> None
         reading = 0
         at_once = 0
 
-        async def load(self, pair: Pair) -> Stored | None:
+        async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
             self.reading += 1
             self.at_once = max(self.at_once, self.reading)
-            await gate.passed()
+            await gate.pass_through()
             self.reading -= 1  # and not before: nothing stops a thread that reads
-            return await super().load(pair)
+            return await super().load_and_repair(pair)
 
     storage = Slow()
-    runtime = world.runtime(ScriptedProvider("Hello."), storage)
-    folding = asyncio.ensure_future(compacted(runtime))
-    await gate.reached()
+    runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
+    folding = asyncio.ensure_future(compact_agent(runtime))
+    await gate.wait_until_reached()
     assert await runtime.kill("crab")
     run = runtime.start("crab", "Hi")
     gate.open()
     with pytest.raises(CompactionError, match="killed"):
         await folding
-    assert (await ended(run)).text == "Hello."
+    assert (await wait_for_done(run)).text == "Hello."
     assert storage.at_once == 1
 
 
 async def test_what_was_compacted_already_is_not_compacted_again(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello.", SUMMARY), storage)
-    await ended(runtime.start("crab", "The sea?"))
-    await compacted(runtime)
+    runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY), storage)
+    await wait_for_done(runtime.start("crab", "The sea?"))
+    await compact_agent(runtime)
     with pytest.raises(NothingToCompactError, match="not in an archive already"):
-        await compacted(runtime)
+        await compact_agent(runtime)
     with pytest.raises(NothingToCompactError):
-        await compacted(world.runtime(ScriptedProvider(), storage))
-    assert await storage.archives(PAIR) == [ARCHIVE]
+        await compact_agent(world.make_runtime(ScriptedProvider(), storage))
+    assert await storage.list_archives(PAIR) == [ARCHIVE]
 
 
-async def test_there_must_be_a_conversation_and_an_agent(storage: Storage, world: World) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+async def test_there_must_be_a_conversation_and_an_agent(
+    storage: Storage, world: RuntimeWorld
+) -> None:
+    runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
     with pytest.raises(UnknownConversationError):
-        await compacted(runtime)
+        await compact_agent(runtime)
     with pytest.raises(UnknownAgentError):
-        await compacted(runtime, "cat")
-    assert await storage.conversations() == []
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+        await compact_agent(runtime, "cat")
+    assert await storage.list_conversations() == []
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
 @pytest.mark.req("compact.long")
 @pytest.mark.parametrize("is_one_message", [False, True])
 async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
-    world: World, is_one_message: bool
+    world: RuntimeWorld, is_one_message: bool
 ) -> None:
     class Small(ScriptedProvider):
         """Reads so much at once, and says how much it was."""
@@ -482,12 +515,12 @@ async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
             return Response(Message("assistant", summary), "stop", Usage(), "m")
 
     model = Small("Hello.", "Hello.", "Hello.")
-    runtime = world.runtime(model)
+    runtime = world.make_runtime(model)
     texts = [" ".join(f"word{n}" for n in range(start, start + 500)) for start in (0, 500, 1000)]
     for text in ["\n".join(texts)] if is_one_message else texts:
-        await ended(runtime.start("crab", text))
+        await wait_for_done(runtime.start("crab", text))
     begun = len(model.requests)
-    archive = await compacted(runtime)
+    archive = await compact_agent(runtime)
     asked = [request.messages[-1].text for request in model.requests[begun:]]
     assert archive.summary.startswith("Read ")
     # Every word was shown to it at some point, and it was told what came before.
@@ -496,37 +529,41 @@ async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
 
 
 @pytest.mark.req("compact.long")
-async def test_a_model_that_cannot_even_read_a_little_ends_it_with_its_error(world: World) -> None:
+async def test_a_model_that_cannot_even_read_a_little_ends_it_with_its_error(
+    world: RuntimeWorld,
+) -> None:
     class Blind(ScriptedProvider):
         async def complete(self, request: Request) -> Response:
             raise ApiError(ErrorKind.CONTEXT, "too long")
 
-    runtime = world.runtime(Blind("Hello."))
-    await ended(runtime.start("crab", "words " * 5000))
+    runtime = world.make_runtime(Blind("Hello."))
+    await wait_for_done(runtime.start("crab", "words " * 5000))
     with pytest.raises(CompactionError, match="too long; nothing changed"):
-        await compacted(runtime)
+        await compact_agent(runtime)
 
 
 # ── What the model is shown ─────────────────────────────────────────────────────────────────────
 
 
-async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(world: World) -> None:
+async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(
+    world: RuntimeWorld,
+) -> None:
     look = ToolCall("c1", "look", '{"at": "sea"}')
 
     async def waves(call: ToolDispatch) -> str:
         return "wäves" * 10
 
-    model = ScriptedProvider(calls(look, text="I look."), "Waves.", SUMMARY)
+    model = ScriptedProvider(answer_with_calls(look, text="I look."), "Waves.", SUMMARY)
     brief = msgspec.structs.replace(CRAB, compact_tool_max_len=8)
-    runtime = world.runtime(model, agents=[brief], hook=Tools(look=waves))
-    await ended(runtime.start("crab", "Look!"))
-    await compacted(runtime)
+    runtime = world.make_runtime(model, agents=[brief], hook=ScriptedTools(look=waves))
+    await wait_for_done(runtime.start("crab", "Look!"))
+    await compact_agent(runtime)
     request = model.requests[-1]
     assert request.model == "m"
     assert request.tools == ()
     assert request.messages[0] == Message("system", PROMPT)
     assert request.messages[1:] == (
-        user(
+        user_message(
             "The agent's own instructions, so that you know who it is:\n\nYou are crab."
             "\n\n---\n\nThe conversation to compact:"
             "\n\nuser: Look!"
@@ -538,33 +575,33 @@ async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(world: 
     )
 
 
-def shown(*history: Message) -> str:
-    request: Request = summary_request(CRAB, transcript(history, CRAB), "m")
+def render_for_model(*history: Message) -> str:
+    request: Request = make_summary_request(CRAB, render_transcript(history, CRAB), "m")
     return request.messages[-1].text
 
 
 def test_images_and_tools_without_a_name_are_named_as_such() -> None:
-    assert "user: See:\n  [an image]\n  [an image]" in shown(
+    assert "user: See:\n  [an image]\n  [an image]" in render_for_model(
         Message("user", "See:", images=(Image(data=b"1"), Image(data=b"2")))
     )
-    assert "[result of a tool]\n  waves" in shown(Message("tool", "waves"))
+    assert "[result of a tool]\n  waves" in render_for_model(Message("tool", "waves"))
 
 
 def test_messages_that_say_nothing_are_left_out() -> None:
-    assert "The conversation to compact:\n\nuser: Hi\n\n---" in shown(
-        user("Hi"), Message("assistant", reasoning="hm")
+    assert "The conversation to compact:\n\nuser: Hi\n\n---" in render_for_model(
+        user_message("Hi"), Message("assistant", reasoning="hm")
     )
 
 
 def test_an_agent_without_a_prompt_is_not_introduced() -> None:
     nobody = msgspec.structs.replace(CRAB, prompt="")
-    request = summary_request(nobody, transcript([user("Hi")], nobody), "m")
+    request = make_summary_request(nobody, render_transcript([user_message("Hi")], nobody), "m")
     assert request.messages[-1].text.startswith("The conversation to compact:")
 
 
 @given(st.text(st.characters(codec="utf-8")), st.integers(0, 40))
 def test_a_tools_output_is_cut_to_bytes_between_characters(text: str, limit: int) -> None:
-    shorter = shortened(text, limit)
+    shorter = truncate_bytes(text, limit)
     if len(text.encode()) <= limit:
         assert shorter == text
         return
@@ -600,12 +637,12 @@ def test_a_tools_output_is_cut_to_bytes_between_characters(text: str, limit: int
 def test_a_title_is_the_first_sentence_in_at_most_sixty_characters(
     summary: str, title: str
 ) -> None:
-    assert title_of(summary) == title
+    assert make_title(summary) == title
 
 
 @given(st.text())
 def test_a_title_is_always_one_line_of_at_most_sixty_characters(summary: str) -> None:
-    title = title_of(summary)
+    title = make_title(summary)
     assert len(title) <= TITLE_LENGTH == 60
     assert "\n" not in title
     assert bool(title) == bool(summary.strip())
@@ -617,4 +654,4 @@ def test_a_title_is_always_one_line_of_at_most_sixty_characters(summary: str) ->
     [("", "crab-user-1"), ("crab-user-1", "crab-user-2"), ("crab-user-99", "crab-user-100")],
 )
 def test_names_count_from_one(last: str, name: str) -> None:
-    assert next_name("crab-user", last) == name
+    assert next_archive_name("crab-user", last) == name

@@ -17,52 +17,59 @@ from crabtalk.runtime import (
     Done,
     Env,
     Event,
-    Limits,
-    Parent,
+    ParentRun,
     Run,
     Runtime,
+    RuntimeLimits,
     StopReason,
     ToolDispatch,
     UnknownConversationError,
 )
-from crabtalk.runtime.conversation import INTERRUPTED, completed, weight
+from crabtalk.runtime.conversation import INTERRUPTED, complete_tool_calls, estimate_size
 from crabtalk.storage import (
     Archive,
+    ConversationMeta,
     MemoryStorage,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
     Storage,
 )
-from tests.runtime.provider import PATIENCE, Gate, ScriptedProvider, calls, refusal, says
+from tests.runtime.provider import (
+    TEST_TIMEOUT,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
+    find_history_error,
+)
 from tests.runtime.world import (
     NOW,
     PAIR,
-    Tools,
-    World,
-    assistant,
-    ended,
-    kept,
-    user,
+    RuntimeWorld,
+    ScriptedTools,
+    assistant_message,
+    read_history,
+    user_message,
+    wait_for_done,
 )
 
 LOOK = ToolCall("c1", "look", "{}")
 SWIM = ToolCall("c2", "swim", "{}")
 
 
-def echo(request: Request) -> str:
+def answer_with_echo(request: Request) -> str:
     return f"You said {request.messages[-1].text}."
 
 
-async def delete(runtime: Runtime, sender: str = "") -> None:
-    async with asyncio.timeout(PATIENCE):
-        await runtime.delete("crab", sender)
+async def delete_crab_conversation(runtime: Runtime, sender: str = "") -> None:
+    async with asyncio.timeout(TEST_TIMEOUT):
+        await runtime.delete_conversation("crab", sender)
 
 
-async def retitle(runtime: Runtime, title: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def set_crab_title(runtime: Runtime, title: str) -> None:
+    async with asyncio.timeout(TEST_TIMEOUT):
         await runtime.set_title("crab", title)
 
 
@@ -70,180 +77,193 @@ async def retitle(runtime: Runtime, title: str) -> None:
 
 
 async def test_turns_of_a_conversation_run_in_the_order_they_came(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     senders = [f"s{n}" for n in range(10)]
-    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    runtime = world.make_runtime(ScriptedProvider(respond=answer_with_echo), storage)
     runs = [runtime.start("crab", str(n), sender=sender) for n in range(30) for sender in senders]
-    async with asyncio.timeout(4 * PATIENCE):
+    async with asyncio.timeout(4 * TEST_TIMEOUT):
         for run in runs:
             assert (await run.wait()).reason is StopReason.COMPLETED
     expected = [text for n in range(30) for text in (str(n), f"You said {n}.")]
     for sender in senders:
-        history = await kept(storage, Pair("crab", sender))
+        history = await read_history(storage, Pair("crab", sender))
         assert [message.text for message in history] == expected
 
 
-async def test_conversations_do_not_wait_for_each_other(world: World) -> None:
+async def test_conversations_do_not_wait_for_each_other(world: RuntimeWorld) -> None:
     gate = Gate()
-    runtime = world.runtime(ScriptedProvider([gate, *says("Slow.")], "Fast.", "Fast too."))
+    runtime = world.make_runtime(
+        ScriptedProvider([gate, *answer_with_text("Slow.")], "Fast.", "Fast too.")
+    )
     slow = runtime.start("crab", "Hi", sender="slow")
-    await gate.reached()
-    assert (await ended(runtime.start("crab", "Hi", sender="fast"))).text == "Fast."
-    assert (await ended(runtime.start("owl", "Hi", sender="slow"))).text == "Fast too."
+    await gate.wait_until_reached()
+    assert (await wait_for_done(runtime.start("crab", "Hi", sender="fast"))).text == "Fast."
+    assert (await wait_for_done(runtime.start("owl", "Hi", sender="slow"))).text == "Fast too."
     gate.open()
-    assert (await ended(slow)).text == "Slow."
+    assert (await wait_for_done(slow)).text == "Slow."
 
 
 async def test_many_first_messages_at_once_make_one_conversation(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    runtime = world.make_runtime(ScriptedProvider(respond=answer_with_echo), storage)
     runs = [runtime.start("crab", str(n)) for n in range(200)]
-    assert runtime.running == 200
+    assert runtime.running_count == 200
     for run in runs:
-        assert (await ended(run)).reason is StopReason.COMPLETED
-    ((_, meta),) = await storage.conversations()
+        assert (await wait_for_done(run)).reason is StopReason.COMPLETED
+    ((_, meta),) = await storage.list_conversations()
     assert meta.message_count == 400
-    said = [m.text for m in await kept(storage) if m.role == "user"]
+    said = [m.text for m in await read_history(storage) if m.role == "user"]
     assert said == [str(n) for n in range(200)]
 
 
 async def test_agents_and_senders_tell_conversations_apart_and_nothing_else(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider(respond=echo), storage)
+    runtime = world.make_runtime(ScriptedProvider(respond=answer_with_echo), storage)
     pairs = [("crab", "a:b"), ("crab", "a-b"), ("crab", "A B"), ("owl", "a:b"), ("crab", "user")]
     for agent, sender in pairs:
-        await ended(runtime.start(agent, f"{agent} {sender}", sender=sender))
-    await ended(runtime.start("crab", "again", sender=""))
-    await ended(runtime.start("crab", "and again"))
+        await wait_for_done(runtime.start(agent, f"{agent} {sender}", sender=sender))
+    await wait_for_done(runtime.start("crab", "again", sender=""))
+    await wait_for_done(runtime.start("crab", "and again"))
     for agent, sender in pairs[:-1]:
-        said = (await kept(storage, Pair(agent, sender)))[0].text
+        said = (await read_history(storage, Pair(agent, sender)))[0].text
         assert said == f"{agent} {sender}"
-    said_by_user = [m.text for m in await kept(storage) if m.role == "user"]
+    said_by_user = [m.text for m in await read_history(storage) if m.role == "user"]
     assert said_by_user == ["crab user", "again", "and again"]
-    assert len(await storage.conversations()) == len(pairs)
+    assert len(await storage.list_conversations()) == len(pairs)
 
 
-async def test_the_working_directory_holds_for_one_run(world: World, tmp_path: Path) -> None:
-    runtime = world.runtime(ScriptedProvider("One.", "Two."))
+async def test_the_working_directory_holds_for_one_run(world: RuntimeWorld, tmp_path: Path) -> None:
+    runtime = world.make_runtime(ScriptedProvider("One.", "Two."))
     there = runtime.start("crab", "Hi", cwd=tmp_path / "there")
     here = runtime.start("crab", "Hi")
     assert (there.cwd, here.cwd) == (tmp_path / "there", world.cwd)
-    await ended(here)
+    await wait_for_done(here)
 
 
-async def test_turns_beyond_the_bound_are_refused(world: World) -> None:
+async def test_turns_beyond_the_bound_are_refused(world: RuntimeWorld) -> None:
     gate = Gate()
-    runtime = world.runtime(ScriptedProvider([gate], "Hello."), limits=Limits(runs=2))
+    runtime = world.make_runtime(ScriptedProvider([gate], "Hello."), limits=RuntimeLimits(runs=2))
     first, second = runtime.start("crab", "One"), runtime.start("crab", "Two")
     with pytest.raises(BusyError, match="2 turns are running or waiting; try again later"):
         runtime.start("crab", "Three")
     with pytest.raises(BusyError):
         await runtime.compact("crab")
-    await gate.reached()
+    await gate.wait_until_reached()
     gate.open()
-    await ended(first)
-    await ended(second)
-    runtime.use(ScriptedProvider("Now."))
-    assert (await ended(runtime.start("crab", "Three"))).text == "Now."
+    await wait_for_done(first)
+    await wait_for_done(second)
+    runtime.set_provider(ScriptedProvider("Now."))
+    assert (await wait_for_done(runtime.start("crab", "Three"))).text == "Now."
 
 
-class Beginnings(Tools):
+class TurnTrackingHook(ScriptedTools):
     """Knows of each turn from its beginning to its end, and will not have "never"."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun: set[str] = set()
+        self.running_ids: set[str] = set()
 
     def on_turn(self, run: Run, content: str) -> None:
         if content == "never":
             raise ValueError("not that")
-        self.begun.add(run.id)
+        self.running_ids.add(run.id)
 
     def on_event(self, run: Run, event: Event) -> None:
         if isinstance(event, Done):
-            self.begun.discard(run.id)
+            self.running_ids.discard(run.id)
 
 
 @pytest.mark.req("bounds.held_bytes")
-async def test_no_hook_hears_of_a_turn_that_is_refused(world: World) -> None:
-    hook = Beginnings()
-    provider = ScriptedProvider(respond=echo)
-    runtime = world.runtime(provider, hook=hook, limits=Limits(held_bytes=5))
+async def test_no_hook_hears_of_a_turn_that_is_refused(world: RuntimeWorld) -> None:
+    hook = TurnTrackingHook()
+    provider = ScriptedProvider(respond=answer_with_echo)
+    runtime = world.make_runtime(provider, hook=hook, limits=RuntimeLimits(held_bytes=5))
     with pytest.raises(BusyError, match="too much was said"):
         runtime.start("crab", "Hello!")
-    assert hook.begun == set()
+    assert hook.running_ids == set()
     run = runtime.start("crab", "Hello")
-    assert hook.begun == {run.id}
-    await ended(run)
-    assert hook.begun == set()
+    assert hook.running_ids == {run.id}
+    await wait_for_done(run)
+    assert hook.running_ids == set()
 
 
 @pytest.mark.req("bounds.held_bytes")
-async def test_what_was_said_to_a_turn_that_a_hook_will_not_begin_is_not_held(world: World) -> None:
-    provider = ScriptedProvider(respond=echo)
-    runtime = world.runtime(provider, hook=Beginnings(), limits=Limits(held_bytes=5))
+async def test_what_was_said_to_a_turn_that_a_hook_will_not_begin_is_not_held(
+    world: RuntimeWorld,
+) -> None:
+    provider = ScriptedProvider(respond=answer_with_echo)
+    runtime = world.make_runtime(
+        provider, hook=TurnTrackingHook(), limits=RuntimeLimits(held_bytes=5)
+    )
     for _ in range(3):
         with pytest.raises(ValueError, match="not that"):
             runtime.start("crab", "never")
-    assert runtime.running == 0
-    assert (await ended(runtime.start("crab", "Hello"))).text == "You said Hello."
+    assert runtime.running_count == 0
+    assert (await wait_for_done(runtime.start("crab", "Hello"))).text == "You said Hello."
 
 
-async def test_a_bound_that_is_lowered_holds_from_the_next_turn_on(world: World) -> None:
+async def test_a_bound_that_is_lowered_holds_from_the_next_turn_on(world: RuntimeWorld) -> None:
     gate = Gate()
-    runtime = world.runtime(ScriptedProvider([gate, *says("Hello.")]), limits=Limits(runs=2))
+    runtime = world.make_runtime(
+        ScriptedProvider([gate, *answer_with_text("Hello.")]), limits=RuntimeLimits(runs=2)
+    )
     first = runtime.start("crab", "One")
-    runtime.limits = Limits(runs=1)
+    runtime.limits = RuntimeLimits(runs=1)
     with pytest.raises(BusyError):
         runtime.start("crab", "Two")
-    await gate.reached()
+    await gate.wait_until_reached()
     gate.open()
-    assert (await ended(first)).text == "Hello."
+    assert (await wait_for_done(first)).text == "Hello."
 
 
 # ── Memory ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def senders_in(runtime: Runtime) -> list[str]:
+def list_senders(runtime: Runtime) -> list[str]:
     return [conversation.pair.sender for conversation in runtime.conversations]
 
 
 async def test_idle_conversations_leave_memory_least_used_first(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(
-        ScriptedProvider(respond=echo), storage, limits=Limits(live_conversations=2)
+    runtime = world.make_runtime(
+        ScriptedProvider(respond=answer_with_echo),
+        storage,
+        limits=RuntimeLimits(live_conversations=2),
     )
     for sender in ("a", "b", "a", "c"):
-        await ended(runtime.start("crab", "Hi", sender=sender))
-    assert senders_in(runtime) == ["a", "c"]
+        await wait_for_done(runtime.start("crab", "Hi", sender=sender))
+    assert list_senders(runtime) == ["a", "c"]
     assert len(runtime.conversations) == 2
 
 
 async def test_a_conversation_comes_back_from_storage_unchanged(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     async def tool(call: ToolDispatch) -> str:
         return "wäves \0 \u2028 🦀"
 
     twice = ToolCall("c1", "look", "{}")
     model = ScriptedProvider(
-        [Chunk(reasoning="hm", opaque={"scripted": {"s": [1, None]}}), *calls(LOOK, twice)],
+        [
+            Chunk(reasoning="hm", opaque={"scripted": {"s": [1, None]}}),
+            *answer_with_calls(LOOK, twice),
+        ],
         "Waves.",
         "Hoo.",
         "Elsewhere.",
     )
-    runtime = world.runtime(
-        model, storage, hook=Tools(look=tool), limits=Limits(live_conversations=1)
+    runtime = world.make_runtime(
+        model, storage, hook=ScriptedTools(look=tool), limits=RuntimeLimits(live_conversations=1)
     )
-    await ended(runtime.start("crab", "Look!"))
-    await ended(runtime.start("crab", "Owl?", guest="owl"))
+    await wait_for_done(runtime.start("crab", "Look!"))
+    await wait_for_done(runtime.start("crab", "Owl?", guest="owl"))
     before = runtime.conversations.find(PAIR)
     assert before is not None
-    await ended(runtime.start("crab", "Hi", sender="other"))
+    await wait_for_done(runtime.start("crab", "Hi", sender="other"))
     assert runtime.conversations.find(PAIR) is None
     after = runtime.conversations.get(PAIR)
     assert after is not before
@@ -254,37 +274,40 @@ async def test_a_conversation_comes_back_from_storage_unchanged(
 
 
 async def test_heavy_conversations_leave_memory_until_the_rest_is_light(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(
+    runtime = world.make_runtime(
         ScriptedProvider(respond=lambda request: "x" * 10_000),
         storage,
-        limits=Limits(live_bytes=50_000),
+        limits=RuntimeLimits(live_bytes=50_000),
     )
     for n in range(16):
-        await ended(runtime.start("crab", "Hi", sender=f"s{n}"))
-    assert senders_in(runtime) == ["s12", "s13", "s14", "s15"]
+        await wait_for_done(runtime.start("crab", "Hi", sender=f"s{n}"))
+    assert list_senders(runtime) == ["s12", "s13", "s14", "s15"]
     assert sum(conversation.size for conversation in runtime.conversations) <= 50_000
-    assert len(await kept(storage, Pair("crab", "s0"))) == 2
+    assert len(await read_history(storage, Pair("crab", "s0"))) == 2
 
 
-async def test_a_conversation_in_which_something_runs_or_waits_never_leaves(world: World) -> None:
+async def test_a_conversation_in_which_something_runs_or_waits_never_leaves(
+    world: RuntimeWorld,
+) -> None:
     gate = Gate()
-    runtime = world.runtime(
-        ScriptedProvider([gate, *says("One.")], respond=echo), limits=Limits(live_conversations=1)
+    runtime = world.make_runtime(
+        ScriptedProvider([gate, *answer_with_text("One.")], respond=answer_with_echo),
+        limits=RuntimeLimits(live_conversations=1),
     )
     running = runtime.start("crab", "First")
     waiting = runtime.start("crab", "Second")
-    await gate.reached()
+    await gate.wait_until_reached()
     busy = runtime.conversations.find(PAIR)
     for n in range(20):
-        await ended(runtime.start("crab", "Hi", sender=f"s{n}"))
+        await wait_for_done(runtime.start("crab", "Hi", sender=f"s{n}"))
     assert runtime.conversations.find(PAIR) is busy
     assert busy is not None
     assert busy.run is running
     gate.open()
-    await ended(running)
-    assert (await ended(waiting)).text == "You said Second."
+    await wait_for_done(running)
+    assert (await wait_for_done(waiting)).text == "You said Second."
     assert [message.text for message in busy.history] == [
         "First",
         "One.",
@@ -301,44 +324,46 @@ def test_what_a_message_weighs_grows_with_all_that_is_in_it() -> None:
         Message("user", images=(Image(url="x" * 1000),)),
         Message("assistant", tool_calls=(ToolCall("c", "t", "x" * 1000),)),
     ]
-    assert {weight(part) for part in parts} == {weight(Message("user")) + 1000}
+    assert {estimate_size(part) for part in parts} == {estimate_size(Message("user")) + 1000}
 
 
-@pytest.mark.parametrize("name", list(Limits.__slots__))
+@pytest.mark.parametrize("name", list(RuntimeLimits.__slots__))
 def test_every_bound_is_a_whole_number_above_zero(name: str) -> None:
     wrong: list[Any] = [0, -1, True, 1.5, "1"]
     for value in wrong:
         with pytest.raises(ValueError, match=f"{name} must be a whole number above zero"):
-            Limits(**{name: value})
+            RuntimeLimits(**{name: value})
 
 
 # ── Histories that a crash cut off ──────────────────────────────────────────────────────────────
 
 
-async def stored_before(storage: Storage, *messages: Message) -> None:
+async def store_messages(storage: Storage, *messages: Message) -> None:
     """A conversation as another process left it."""
     records = [MessageRecord(n, NOW, message) for n, message in enumerate(messages)]
-    await storage.append(PAIR, [Meta(*PAIR).snapshot(), *records], create=True)
+    await storage.append(PAIR, [ConversationMeta(*PAIR).make_snapshot(), *records], create=True)
 
 
 async def test_calls_that_were_cut_off_are_completed_when_a_conversation_is_read(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     history = [
-        user("Go!"),
+        user_message("Go!"),
         Message("assistant", tool_calls=(LOOK, SWIM)),
         Message("tool", "wet", call_id="c2", name="swim"),
     ]
-    await stored_before(storage, *history)
+    await store_messages(storage, *history)
     model = ScriptedProvider("Hello.")
-    assert (await ended(world.runtime(model, storage).start("crab", "And?"))).text == "Hello."
-    assert list(model.seen) == [
+    assert (
+        await wait_for_done(world.make_runtime(model, storage).start("crab", "And?"))
+    ).text == "Hello."
+    assert list(model.last_messages) == [
         *history,
         Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
-        user("And?"),
+        user_message("And?"),
     ]
     # What was said next has the next ids.
-    page = await storage.page(PAIR, 0, 100)
+    page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert [record.id for record in page.messages] == [0, 1, 2, 3, 4]
 
@@ -347,8 +372,8 @@ call_ids = st.sampled_from(["a", "b", "c"])
 tool_calls = st.builds(ToolCall, id=call_ids, name=st.just("look"))
 histories = st.lists(
     st.one_of(
-        st.just(user("Hi")),
-        st.just(assistant("Hello.")),
+        st.just(user_message("Hi")),
+        st.just(assistant_message("Hello.")),
         st.lists(tool_calls, min_size=1, max_size=4).map(
             lambda calls: Message("assistant", tool_calls=tuple(calls))
         ),
@@ -362,10 +387,10 @@ histories = st.lists(
 def test_a_completed_history_has_one_result_for_each_call_right_after_it(
     history: list[Message],
 ) -> None:
-    whole = completed(history)
-    assert refusal(whole) is None
-    assert completed(whole) == whole
-    if refusal(history) is None:
+    whole = complete_tool_calls(history)
+    assert find_history_error(whole) is None
+    assert complete_tool_calls(whole) == whole
+    if find_history_error(history) is None:
         assert whole == history
     # Nothing is added but interruptions, nothing left out but results that nobody called for.
     assert [m for m in whole if m.role != "tool"] == [m for m in history if m.role != "tool"]
@@ -378,125 +403,129 @@ def test_a_completed_history_has_one_result_for_each_call_right_after_it(
 
 
 async def test_a_deleted_conversation_is_gone_from_memory_and_storage_alike(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider("One.", "Two.")
-    runtime = world.runtime(model, storage)
-    await ended(runtime.start("crab", "First"))
-    await delete(runtime)
-    assert await storage.conversations() == []
+    runtime = world.make_runtime(model, storage)
+    await wait_for_done(runtime.start("crab", "First"))
+    await delete_crab_conversation(runtime)
+    assert await storage.list_conversations() == []
     with pytest.raises(UnknownConversationError):
         await runtime.kill("crab")
-    await ended(runtime.start("crab", "Second"))
-    assert model.seen == (user("Second"),)
-    page = await storage.page(PAIR, 0, 100)
+    await wait_for_done(runtime.start("crab", "Second"))
+    assert model.last_messages == (user_message("Second"),)
+    page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert [(r.id, r.message.text) for r in page.messages] == [(0, "Second"), (1, "Two.")]
 
 
 async def test_deleting_kills_the_run_in_flight_and_turns_that_wait_begin_anew(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
     model = ScriptedProvider([gate], "Two.", "Three.")
-    runtime = world.runtime(model, storage)
+    runtime = world.make_runtime(model, storage)
     first = runtime.start("crab", "First")
-    await gate.reached()
+    await gate.wait_until_reached()
     second, third = runtime.start("crab", "Second"), runtime.start("crab", "Third")
-    await delete(runtime)
-    assert (await ended(first)).reason is StopReason.CANCELLED
-    assert (await ended(second)).text == "Two."
-    assert (await ended(third)).text == "Three."
-    assert [m.text for m in await kept(storage)] == ["Second", "Two.", "Third", "Three."]
+    await delete_crab_conversation(runtime)
+    assert (await wait_for_done(first)).reason is StopReason.CANCELLED
+    assert (await wait_for_done(second)).text == "Two."
+    assert (await wait_for_done(third)).text == "Three."
+    assert [m.text for m in await read_history(storage)] == ["Second", "Two.", "Third", "Three."]
 
 
 async def test_a_conversation_that_is_not_in_memory_can_be_deleted(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    await stored_before(storage, user("Hi"))
-    await delete(world.runtime(ScriptedProvider(), storage))
-    assert await storage.conversations() == []
+    await store_messages(storage, user_message("Hi"))
+    await delete_crab_conversation(world.make_runtime(ScriptedProvider(), storage))
+    assert await storage.list_conversations() == []
 
 
 async def test_a_conversation_there_never_was_cannot_be_deleted(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+    runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
     with pytest.raises(UnknownConversationError, match="crab has had no conversation with user"):
-        await delete(runtime)
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
-    await delete(runtime)
+        await delete_crab_conversation(runtime)
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
+    await delete_crab_conversation(runtime)
     with pytest.raises(UnknownConversationError):
-        await delete(runtime)
+        await delete_crab_conversation(runtime)
 
 
 async def test_whoever_leaves_while_a_conversation_is_being_deleted_leaves_it_in_order(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     gate = Gate()
 
     class Slow(MemoryStorage):
-        async def delete(self, pair: Pair) -> bool:
-            await gate.passed()
-            return await super().delete(pair)
+        async def delete_conversation(self, pair: Pair) -> bool:
+            await gate.pass_through()
+            return await super().delete_conversation(pair)
 
     storage = Slow()
-    runtime = world.runtime(ScriptedProvider("One.", "Two."), storage)
-    await ended(runtime.start("crab", "First"))
-    deleting = asyncio.ensure_future(runtime.delete("crab"))
-    await gate.reached()
+    runtime = world.make_runtime(ScriptedProvider("One.", "Two."), storage)
+    await wait_for_done(runtime.start("crab", "First"))
+    deleting = asyncio.ensure_future(runtime.delete_conversation("crab"))
+    await gate.wait_until_reached()
     run = runtime.start("crab", "Second")
     deleting.cancel()
     await asyncio.wait([deleting], timeout=0)
-    assert await kept(storage) == [user("First"), assistant("One.")]
+    assert await read_history(storage) == [user_message("First"), assistant_message("One.")]
     gate.open()
-    assert (await ended(run)).text == "Two."
-    assert await kept(storage) == [user("Second"), assistant("Two.")]
+    assert (await wait_for_done(run)).text == "Two."
+    assert await read_history(storage) == [user_message("Second"), assistant_message("Two.")]
 
 
 # ── Titles ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def title_of(storage: Storage) -> str:
-    meta = await storage.meta(PAIR)
+async def read_title(storage: Storage) -> str:
+    meta = await storage.read_meta(PAIR)
     return meta.title if meta is not None else ""
 
 
 async def test_a_title_is_set_in_one_line_of_bounded_length_and_survives_a_restart(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    runtime = world.runtime(ScriptedProvider("One.", "Two."), storage)
-    await ended(runtime.start("crab", "First"))
-    await retitle(runtime, "  The\n sea\t")
-    await ended(runtime.start("crab", "Second"))
-    assert await title_of(storage) == "The sea"
-    again = world.runtime(ScriptedProvider("Three."), storage)
-    await retitle(again, "x" * 1000)
-    await ended(again.start("crab", "Third"))
-    assert await title_of(storage) == "x" * 200
+    runtime = world.make_runtime(ScriptedProvider("One.", "Two."), storage)
+    await wait_for_done(runtime.start("crab", "First"))
+    await set_crab_title(runtime, "  The\n sea\t")
+    await wait_for_done(runtime.start("crab", "Second"))
+    assert await read_title(storage) == "The sea"
+    again = world.make_runtime(ScriptedProvider("Three."), storage)
+    await set_crab_title(again, "x" * 1000)
+    await wait_for_done(again.start("crab", "Third"))
+    assert await read_title(storage) == "x" * 200
 
 
 async def test_a_tool_of_the_run_in_flight_can_set_the_title(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     async def set_title(call: ToolDispatch) -> str:
-        await retitle(runtime, call.arguments)
+        await set_crab_title(runtime, call.arguments)
         return "set"
 
-    model = ScriptedProvider(calls(ToolCall("c1", "set_title", "The sea")), "Done.")
-    runtime = world.runtime(model, storage, hook=Tools(set_title=set_title))
-    assert (await ended(runtime.start("crab", "Name it!"))).text == "Done."
-    assert await title_of(storage) == "The sea"
+    model = ScriptedProvider(answer_with_calls(ToolCall("c1", "set_title", "The sea")), "Done.")
+    runtime = world.make_runtime(model, storage, hook=ScriptedTools(set_title=set_title))
+    assert (await wait_for_done(runtime.start("crab", "Name it!"))).text == "Done."
+    assert await read_title(storage) == "The sea"
 
 
-async def test_there_must_be_a_conversation_to_give_a_title(storage: Storage, world: World) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."), storage)
+async def test_there_must_be_a_conversation_to_give_a_title(
+    storage: Storage, world: RuntimeWorld
+) -> None:
+    runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
     with pytest.raises(UnknownConversationError):
-        await retitle(runtime, "The sea")
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+        await set_crab_title(runtime, "The sea")
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
-async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(world: World) -> None:
+async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(
+    world: RuntimeWorld,
+) -> None:
     asked, stored = Gate(), Gate()
 
     class Slow(MemoryStorage):
@@ -505,76 +534,83 @@ async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(worl
         ) -> None:
             await super().append(pair, records, create=create)
             if records == [MetaRecord(title="The sea")]:
-                await stored.passed()
+                await stored.pass_through()
 
     storage = Slow()
-    runtime = world.runtime(ScriptedProvider([asked, *says("One.")], respond=echo), storage)
+    runtime = world.make_runtime(
+        ScriptedProvider([asked, *answer_with_text("One.")], respond=answer_with_echo), storage
+    )
     run = runtime.start("crab", "First")
-    await asked.reached()
-    titling = asyncio.ensure_future(retitle(runtime, "The sea"))
-    await stored.reached()
+    await asked.wait_until_reached()
+    titling = asyncio.ensure_future(set_crab_title(runtime, "The sea"))
+    await stored.wait_until_reached()
     asked.open()
-    await ended(runtime.start("crab", "Hi", sender="other"))  # by then the first would be done too
+    await wait_for_done(
+        runtime.start("crab", "Hi", sender="other")
+    )  # by then the first would be done too
     stored.open()
     await titling
-    assert (await ended(run)).text == "One."
-    assert await title_of(storage) == "The sea"
+    assert (await wait_for_done(run)).text == "One."
+    assert await read_title(storage) == "The sea"
 
 
 async def test_a_title_that_is_set_while_a_history_is_folded_stays(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     archiving = Gate()
 
     class Slow(Env):
-        async def archive(self, pair: Pair, archive: Archive) -> None:
-            await archiving.passed()
+        async def store_archive(self, pair: Pair, archive: Archive) -> None:
+            await archiving.pass_through()
 
-    runtime = world.runtime(ScriptedProvider("One.", "All of it."), storage, env=Slow())
-    await ended(runtime.start("crab", "First"))
+    runtime = world.make_runtime(ScriptedProvider("One.", "All of it."), storage, env=Slow())
+    await wait_for_done(runtime.start("crab", "First"))
     folding = asyncio.ensure_future(runtime.compact("crab"))
-    await archiving.reached()
-    await retitle(runtime, "The sea")
+    await archiving.wait_until_reached()
+    await set_crab_title(runtime, "The sea")
     archiving.open()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         await folding
-    assert await title_of(storage) == "The sea"
+    assert await read_title(storage) == "The sea"
 
 
 # ── The provider ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_run_in_flight_finishes_on_its_provider_which_is_closed_after_it(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     gate = Gate()
-    old, new = ScriptedProvider([gate, *says("Old.")]), ScriptedProvider("New.", "New too.")
-    runtime = world.runtime(old)
+    old, new = (
+        ScriptedProvider([gate, *answer_with_text("Old.")]),
+        ScriptedProvider("New.", "New too."),
+    )
+    runtime = world.make_runtime(old)
     run = runtime.start("crab", "Hi")
     waiting = runtime.start("crab", "Hi again")
-    await gate.reached()
-    runtime.use(new)
+    await gate.wait_until_reached()
+    runtime.set_provider(new)
     assert runtime.provider is new
-    assert (await ended(runtime.start("crab", "Hi", sender="other"))).text == "New."
+    assert (await wait_for_done(runtime.start("crab", "Hi", sender="other"))).text == "New."
     was_closed = old.is_closed
     gate.open()
-    assert (await ended(run)).text == "Old."
-    assert (await ended(waiting)).text == "New too."
-    await old.closed()
+    assert (await wait_for_done(run)).text == "Old."
+    assert (await wait_for_done(waiting)).text == "New too."
+    await old.wait_until_closed()
     assert (was_closed, new.is_closed) == (False, False)
 
 
 async def test_a_provider_that_cannot_be_closed_holds_up_nobody(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stuck(ScriptedProvider):
         async def close(self) -> None:
             raise OSError("stuck")
 
-    runtime = world.runtime(Stuck())
-    runtime.use(Stuck("Hello."))
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
-    async with asyncio.timeout(PATIENCE):
+    runtime = world.make_runtime(Stuck())
+    runtime.set_provider(Stuck("Hello."))
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
+    async with asyncio.timeout(TEST_TIMEOUT):
         await runtime.close()
     assert caplog.text.count("the provider scripted could not be closed") == 2
 
@@ -585,16 +621,16 @@ async def test_a_provider_that_cannot_be_closed_holds_up_nobody(
 def test_the_clock_tells_utc_as_rfc_3339_and_never_gives_an_id_twice() -> None:
     clock = Clock()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", clock.now())
-    assert clock.seconds() <= clock.seconds()
+    assert clock.monotonic() <= clock.monotonic()
     assert len({clock.new_id() for _ in range(1000)}) == 1000
 
 
-async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: World) -> None:
-    runtime = world.runtime(ScriptedProvider("Hello."))
+async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: RuntimeWorld) -> None:
+    runtime = world.make_runtime(ScriptedProvider("Hello."))
     run: Run = runtime.start("crab", "Hi")
-    await ended(run)
+    await wait_for_done(run)
     assert run.done == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
-    assert await ended(run) == run.done
+    assert await wait_for_done(run) == run.done
 
 
 # ── Conversations whose tasks go on in the background ─────────────────────────────────────────
@@ -602,37 +638,45 @@ async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: World) -> 
 
 def begin_task(runtime: Runtime, root: Run) -> Run:
     """A task in the background, as a delegate starts one."""
-    parent = Parent(root.pair, root.id, "c1", root.origin, tree=root.tree)
+    parent = ParentRun(root.pair, root.id, "c1", root.origin, tree=root.tree)
     return runtime.start("owl", "Go on!", sender="delegate", detached=True, parent=parent)
 
 
 @pytest.mark.req("trust.mode_kept")
-async def test_the_mode_of_a_conversation_holds_as_long_as_a_task_of_it_runs(world: World) -> None:
+async def test_the_mode_of_a_conversation_holds_as_long_as_a_task_of_it_runs(
+    world: RuntimeWorld,
+) -> None:
     gate = Gate()
-    model = ScriptedProvider(says("One."), [gate, *says("Done.")], respond=echo)
-    runtime = world.runtime(model, limits=Limits(live_conversations=1))
+    model = ScriptedProvider(
+        answer_with_text("One."), [gate, *answer_with_text("Done.")], respond=answer_with_echo
+    )
+    runtime = world.make_runtime(model, limits=RuntimeLimits(live_conversations=1))
     await runtime.set_mode("crab", "plan")
     root = runtime.start("crab", "one")
-    await ended(root)
+    await wait_for_done(root)
     task = begin_task(runtime, root)
-    await gate.reached()
+    await gate.wait_until_reached()
     for sender in ("a", "b", "c"):  # others come, and idle conversations leave
-        await ended(runtime.start("crab", "hello", sender=sender))
-    assert runtime.mode(root.pair) == "plan"
+        await wait_for_done(runtime.start("crab", "hello", sender=sender))
+    assert runtime.get_mode(root.pair) == "plan"
     gate.open()
-    await ended(task)
-    await ended(runtime.start("crab", "hello", sender="d"))
-    await ended(runtime.start("crab", "hello", sender="e"))
+    await wait_for_done(task)
+    await wait_for_done(runtime.start("crab", "hello", sender="d"))
+    await wait_for_done(runtime.start("crab", "hello", sender="e"))
     assert len(runtime.conversations) == 1
 
 
 @pytest.mark.req("trust.mode_kept")
-async def test_deleting_a_conversation_ends_its_tasks_in_the_background(world: World) -> None:
+async def test_deleting_a_conversation_ends_its_tasks_in_the_background(
+    world: RuntimeWorld,
+) -> None:
     gate = Gate()
-    runtime = world.runtime(ScriptedProvider(says("One."), [gate, *says("Done.")]))
+    runtime = world.make_runtime(
+        ScriptedProvider(answer_with_text("One."), [gate, *answer_with_text("Done.")])
+    )
     root = runtime.start("crab", "one")
-    await ended(root)
+    await wait_for_done(root)
     task = begin_task(runtime, root)
-    await gate.reached()
-    await runtime.delete("crab")
-    assert (await ended(task)).reason is StopReason.CANCELLED
+    await gate.wait_until_reached()
+    await runtime.delete_conversation("crab")
+    assert (await wait_for_done(task)).reason is StopReason.CANCELLED

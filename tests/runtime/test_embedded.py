@@ -10,17 +10,17 @@ import pytest
 from crabtalk.runtime import Runtime, TextDelta
 from crabtalk.storage import Agent, MemoryStorage
 from tests.model_server import model_process
-from tests.runtime.provider import PATIENCE, ScriptedProvider, says
+from tests.runtime.provider import TEST_TIMEOUT, ScriptedProvider, answer_with_text
 
-LOADED = """
+LIST_MODULES = """
 import sys
 import crabtalk.runtime
 print("\\n".join(sys.modules))
 """
 
 
-async def example() -> str:
-    runtime = Runtime(MemoryStorage(), ScriptedProvider(says("Hel", "lo.")))
+async def run_example() -> str:
+    runtime = Runtime(MemoryStorage(), ScriptedProvider(answer_with_text("Hel", "lo.")))
     runtime.register(Agent("crab", "You are crab."))
     said = ""
     async for event in runtime.stream("crab", "Hi"):
@@ -32,18 +32,18 @@ async def example() -> str:
 
 @pytest.mark.req("runtime.embedded")
 async def test_a_runtime_is_storage_a_provider_and_an_agent() -> None:
-    async with asyncio.timeout(PATIENCE):
-        assert await example() == "Hello."
+    async with asyncio.timeout(TEST_TIMEOUT):
+        assert await run_example() == "Hello."
 
 
 def test_it_needs_nothing_of_its_program_but_a_loop() -> None:
-    assert asyncio.run(example()) == "Hello."
+    assert asyncio.run(run_example()) == "Hello."
 
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
     """Every module that importing the engine brings in."""
-    command = [sys.executable, "-c", LOADED]
+    command = [sys.executable, "-c", LIST_MODULES]
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 

@@ -21,7 +21,7 @@ from crabtalk.runtime.events import (
     ToolStart,
     UserSteered,
 )
-from crabtalk.runtime.transcript import Numbered, Transcript
+from crabtalk.runtime.transcript import NumberedEvent, ReplayBuffer
 
 LARGE = 1 << 30
 DONE = Done("crab", StopReason.COMPLETED)
@@ -38,7 +38,7 @@ events: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-def merged(found: Sequence[Event]) -> list[Event]:
+def merge_deltas(found: Sequence[Event]) -> list[Event]:
     """With neighbouring pieces of a text put together: how a text is cut means nothing."""
     whole: list[Event] = []
     for event in found:
@@ -52,9 +52,9 @@ def merged(found: Sequence[Event]) -> list[Event]:
     return whole
 
 
-def read_all(transcript: Transcript, after: int = 0) -> list[Numbered]:
-    found: list[Numbered] = []
-    while (numbered := transcript.next(after)) is not None:
+def read_all(transcript: ReplayBuffer, after: int = 0) -> list[NumberedEvent]:
+    found: list[NumberedEvent] = []
+    while (numbered := transcript.read_next(after)) is not None:
         assert numbered.number > after
         found.append(numbered)
         after = numbered.number
@@ -66,12 +66,12 @@ def read_all(transcript: Transcript, after: int = 0) -> list[Numbered]:
 def test_what_a_reader_has_and_what_follows_is_the_whole(
     added: list[Event], data: st.DataObject
 ) -> None:
-    transcript = Transcript(LARGE)
+    transcript = ReplayBuffer(LARGE)
     for event in added:
         transcript.add(event)
     after = data.draw(st.integers(0, len(added)))
     found = read_all(transcript, after)
-    assert merged([*added[:after], *(each.event for each in found)]) == merged(added)
+    assert merge_deltas([*added[:after], *(each.event for each in found)]) == merge_deltas(added)
     assert transcript.count == len(added)
     assert not found or found[-1].number == len(added)
 
@@ -86,16 +86,16 @@ def test_readers_of_any_pace_have_every_event_once_or_know_what_they_missed(
 ) -> None:
     """Numbers stand for one of four readers that takes one event, `step` for the end of a step. A
     reader whose next event was dropped is sent to the log, for all up to `dropped`."""
-    transcript = Transcript(bound)
+    transcript = ReplayBuffer(bound)
     added: list[Event] = []
     place = [0, 0, 0, 0]
     read: list[list[Event]] = [[], [], [], []]
 
     def take(reader: int) -> bool:
-        if place[reader] < transcript.dropped:
-            read[reader] = added[: transcript.dropped]
-            place[reader] = transcript.dropped
-        found = transcript.next(place[reader])
+        if place[reader] < transcript.last_dropped:
+            read[reader] = added[: transcript.last_dropped]
+            place[reader] = transcript.last_dropped
+        found = transcript.read_next(place[reader])
         if found is None:
             return False
         read[reader].append(found.event)
@@ -108,7 +108,7 @@ def test_readers_of_any_pace_have_every_event_once_or_know_what_they_missed(
         elif act == "step":
             transcript.end_step(len(added))
             assert transcript.dropped_messages <= len(added)
-            assert transcript.size <= bound or transcript.dropped == len(added)
+            assert transcript.size <= bound or transcript.last_dropped == len(added)
         else:
             transcript.add(act)  # type: ignore[arg-type]
             added.append(act)  # type: ignore[arg-type]
@@ -116,13 +116,13 @@ def test_readers_of_any_pace_have_every_event_once_or_know_what_they_missed(
         while take(reader):
             pass
         assert place[reader] == len(added)
-        assert merged(read[reader]) == merged(added)
+        assert merge_deltas(read[reader]) == merge_deltas(added)
 
 
 @pytest.mark.req("delivery.attach.bounded")
 @given(st.lists(st.text(min_size=1, max_size=2000), min_size=1, max_size=60))
 def test_a_transcript_is_no_larger_than_its_bound_at_the_end_of_a_step(outputs: list[str]) -> None:
-    transcript = Transcript(4000)
+    transcript = ReplayBuffer(4000)
     for number, output in enumerate(outputs, 1):
         transcript.add(ToolStart((ToolCall("c", "look", output),)))
         transcript.add(ToolResult("c", output, 0, False, ()))
@@ -130,29 +130,29 @@ def test_a_transcript_is_no_larger_than_its_bound_at_the_end_of_a_step(outputs: 
         assert transcript.size <= 4000
     held = sum(
         len(each.event.output)
-        for each in read_all(transcript, transcript.dropped)
+        for each in read_all(transcript, transcript.last_dropped)
         if isinstance(each.event, ToolResult)
     )
     assert held <= 4000
-    assert transcript.dropped <= transcript.count
+    assert transcript.last_dropped <= transcript.count
     assert transcript.dropped_messages <= 2 * len(outputs)
 
 
 async def test_a_reader_that_waits_is_woken_by_the_next_event_and_may_leave() -> None:
-    transcript = Transcript(LARGE)
-    waiting = [asyncio.ensure_future(transcript.grown(0)) for _ in range(3)]
+    transcript = ReplayBuffer(LARGE)
+    waiting = [asyncio.ensure_future(transcript.wait_for_events(0)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.sleep(0)
     transcript.add(DONE)
     async with asyncio.timeout(5):
         await asyncio.gather(*waiting[1:])
-    assert transcript.next(0) == Numbered(1, DONE)
-    assert transcript.next(1) is None
+    assert transcript.read_next(0) == NumberedEvent(1, DONE)
+    assert transcript.read_next(1) is None
 
 
 def test_a_text_in_ten_thousand_pieces_is_read_as_a_few_events() -> None:
-    transcript = Transcript(LARGE)
+    transcript = ReplayBuffer(LARGE)
     for number in range(10_000):
         transcript.add(TextDelta(f"{number} "))
     found = read_all(transcript)

@@ -12,7 +12,6 @@ from crabtalk.runtime import (
     ContextUsage,
     Done,
     Event,
-    Heard,
     Run,
     Started,
     StopReason,
@@ -26,20 +25,28 @@ from crabtalk.runtime import (
     ToolResult,
     ToolsComplete,
     ToolStart,
+    UserMessageReceived,
 )
-from crabtalk.storage import FileStorage, Pair, Storage, StorageError, Stored
-from tests.runtime.provider import Answer, Gate, ScriptedProvider, Step, calls, says
+from crabtalk.storage import FileStorage, Pair, Storage, StorageError, StoredConversation
+from tests.runtime.provider import (
+    AnswerStep,
+    Gate,
+    ScriptedAnswer,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
+)
 from tests.runtime.world import (
     CRAB,
     PAIR,
-    Tools,
+    RuntimeWorld,
+    ScriptedTools,
     WatchedStorage,
-    World,
-    assistant,
-    ended,
-    kept,
-    told,
-    user,
+    assistant_message,
+    collect_events,
+    read_history,
+    user_message,
+    wait_for_done,
 )
 
 LOOK = ToolCall("c1", "look", '{"at": "sea"}')
@@ -47,21 +54,21 @@ SWIM = ToolCall("c2", "swim", "{}")
 BUSY = ApiError(ErrorKind.OVERLOADED, "come back later", provider="scripted", status=529)
 
 
-async def look(call: ToolDispatch) -> str:
+async def look_at_waves(call: ToolDispatch) -> str:
     return "waves"
 
 
-def result(call: ToolCall, output: str) -> Message:
+def make_result(call: ToolCall, output: str) -> Message:
     return Message("tool", output, call_id=call.id, name=call.name)
 
 
 # ── What is told, in which order ────────────────────────────────────────────────────────────────
 
 
-async def test_text_is_told_between_its_brackets_and_then_the_end(world: World) -> None:
+async def test_text_is_told_between_its_brackets_and_then_the_end(world: RuntimeWorld) -> None:
     usage = Usage(10, 2, 12)
-    runtime = world.runtime(ScriptedProvider(says("Hel", "lo", usage=usage)))
-    assert await told(runtime.stream("crab", "Hi")) == [
+    runtime = world.make_runtime(ScriptedProvider(answer_with_text("Hel", "lo", usage=usage)))
+    assert await collect_events(runtime.stream("crab", "Hi")) == [
         Started("crab", "run-1"),
         TextStart("crab"),
         TextDelta("Hel"),
@@ -72,10 +79,10 @@ async def test_text_is_told_between_its_brackets_and_then_the_end(world: World) 
     ]
 
 
-async def test_thinking_and_text_take_turns_and_never_nest(world: World) -> None:
+async def test_thinking_and_text_take_turns_and_never_nest(world: RuntimeWorld) -> None:
     answer = [Chunk(reasoning="hm"), Chunk(text="so"), Chunk(reasoning="no"), Chunk(reasoning="!")]
-    runtime = world.runtime(ScriptedProvider(answer))
-    assert await told(runtime.stream("crab", "Hi")) == [
+    runtime = world.make_runtime(ScriptedProvider(answer))
+    assert await collect_events(runtime.stream("crab", "Hi")) == [
         Started("crab", "run-1"),
         ThinkingStart("crab"),
         ThinkingDelta("hm"),
@@ -91,9 +98,9 @@ async def test_thinking_and_text_take_turns_and_never_nest(world: World) -> None
     ]
 
 
-async def test_a_chunk_that_thinks_and_speaks_thinks_first(world: World) -> None:
-    runtime = world.runtime(ScriptedProvider([Chunk(text="so", reasoning="hm")]))
-    assert (await told(runtime.stream("crab", "Hi")))[1:-1] == [
+async def test_a_chunk_that_thinks_and_speaks_thinks_first(world: RuntimeWorld) -> None:
+    runtime = world.make_runtime(ScriptedProvider([Chunk(text="so", reasoning="hm")]))
+    assert (await collect_events(runtime.stream("crab", "Hi")))[1:-1] == [
         ThinkingStart("crab"),
         ThinkingDelta("hm"),
         ThinkingEnd("crab"),
@@ -104,14 +111,16 @@ async def test_a_chunk_that_thinks_and_speaks_thinks_first(world: World) -> None
 
 
 async def test_a_call_is_told_early_then_whole_then_its_result_then_what_it_cost(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     first, second = Usage(10, 5, 15), Usage(20, 3, 23, cache_hit=8)
-    runtime = world.runtime(
-        ScriptedProvider(calls(LOOK, usage=first), says("Waves.", usage=second)),
-        hook=Tools(look=look),
+    runtime = world.make_runtime(
+        ScriptedProvider(
+            answer_with_calls(LOOK, usage=first), answer_with_text("Waves.", usage=second)
+        ),
+        hook=ScriptedTools(look=look_at_waves),
     )
-    assert await told(runtime.stream("crab", "Look!")) == [
+    assert await collect_events(runtime.stream("crab", "Look!")) == [
         Started("crab", "run-1"),
         ToolStart((ToolCall("c1", "look"),), early=True),
         ToolStart((LOOK,)),
@@ -134,7 +143,7 @@ async def test_a_call_is_told_early_then_whole_then_its_result_then_what_it_cost
 
 
 async def test_results_are_told_as_they_come_and_kept_in_the_order_of_the_calls(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     swum = asyncio.Event()
 
@@ -145,38 +154,43 @@ async def test_results_are_told_as_they_come_and_kept_in_the_order_of_the_calls(
     async def swim(call: ToolDispatch) -> str:
         return "wet"
 
-    class Listening(Tools):
+    class Listening(ScriptedTools):
         def on_event(self, run: Run, event: Event) -> None:
             if isinstance(event, ToolResult):
                 swum.set()
 
     hook = Listening(look=look, swim=swim)
-    runtime = world.runtime(ScriptedProvider(calls(LOOK, SWIM), "Done."), storage, hook=hook)
-    events = await told(runtime.stream("crab", "Go!"))
+    runtime = world.make_runtime(
+        ScriptedProvider(answer_with_calls(LOOK, SWIM), "Done."), storage, hook=hook
+    )
+    events = await collect_events(runtime.stream("crab", "Go!"))
     assert events[2:6] == [
         ToolStart((LOOK, SWIM)),
         ToolResult("c2", "wet", 0),
         ToolResult("c1", "waves", 0),
         ToolsComplete(),
     ]
-    assert await kept(storage) == [
-        user("Go!"),
+    assert await read_history(storage) == [
+        user_message("Go!"),
         Message("assistant", tool_calls=(LOOK, SWIM)),
-        result(LOOK, "waves"),
-        result(SWIM, "wet"),
-        assistant("Done."),
+        make_result(LOOK, "waves"),
+        make_result(SWIM, "wet"),
+        assistant_message("Done."),
     ]
 
 
-async def test_the_early_notice_comes_inside_an_open_segment_and_once_a_step(world: World) -> None:
+async def test_the_early_notice_comes_inside_an_open_segment_and_once_a_step(
+    world: RuntimeWorld,
+) -> None:
     def named(index: int, call: ToolCall) -> Chunk:
         return Chunk(tool_calls=(ToolCallDelta(index, call.id, call.name, call.arguments),))
 
     answer = [Chunk(text="I "), named(0, LOOK), Chunk(text="go"), named(1, SWIM)]
-    runtime = world.runtime(
-        ScriptedProvider(answer, calls(SWIM), "Done."), hook=Tools(look=look, swim=look)
+    runtime = world.make_runtime(
+        ScriptedProvider(answer, answer_with_calls(SWIM), "Done."),
+        hook=ScriptedTools(look=look_at_waves, swim=look_at_waves),
     )
-    events = await told(runtime.stream("crab", "Go!"))
+    events = await collect_events(runtime.stream("crab", "Go!"))
     assert events[1:7] == [
         TextStart("crab"),
         TextDelta("I "),
@@ -192,13 +206,13 @@ async def test_the_early_notice_comes_inside_an_open_segment_and_once_a_step(wor
     ]
 
 
-async def test_a_call_is_told_early_only_once_it_has_a_name(world: World) -> None:
+async def test_a_call_is_told_early_only_once_it_has_a_name(world: RuntimeWorld) -> None:
     pieces = [ToolCallDelta(0, "c1"), ToolCallDelta(0, name="look"), ToolCallDelta(0, arguments="")]
-    runtime = world.runtime(
+    runtime = world.make_runtime(
         ScriptedProvider([Chunk(tool_calls=(piece,)) for piece in pieces], "Done."),
-        hook=Tools(look=look),
+        hook=ScriptedTools(look=look_at_waves),
     )
-    events = await told(runtime.stream("crab", "Go!"))
+    events = await collect_events(runtime.stream("crab", "Go!"))
     assert events[1:3] == [
         ToolStart((ToolCall("c1", "look"),), early=True),
         ToolStart((ToolCall("c1", "look"),)),
@@ -206,44 +220,44 @@ async def test_a_call_is_told_early_only_once_it_has_a_name(world: World) -> Non
 
 
 @pytest.mark.parametrize("usage", [None, Usage()])
-async def test_a_usage_of_nothing_is_not_told(world: World, usage: Usage | None) -> None:
-    runtime = world.runtime(ScriptedProvider(says("Hello.", usage=usage)))
-    events = await told(runtime.stream("crab", "Hi"))
+async def test_a_usage_of_nothing_is_not_told(world: RuntimeWorld, usage: Usage | None) -> None:
+    runtime = world.make_runtime(ScriptedProvider(answer_with_text("Hello.", usage=usage)))
+    events = await collect_events(runtime.stream("crab", "Hi"))
     assert not [event for event in events if isinstance(event, ContextUsage)]
     assert events[-1] == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
 
 
-async def test_empty_pieces_are_never_told(world: World) -> None:
+async def test_empty_pieces_are_never_told(world: RuntimeWorld) -> None:
     answer = [Chunk(text=""), Chunk(reasoning=""), Chunk(text="Hello."), Chunk(), Chunk(text="")]
-    runtime = world.runtime(ScriptedProvider(answer))
-    assert (await told(runtime.stream("crab", "Hi")))[1:-1] == [
+    runtime = world.make_runtime(ScriptedProvider(answer))
+    assert (await collect_events(runtime.stream("crab", "Hi")))[1:-1] == [
         TextStart("crab"),
         TextDelta("Hello."),
         TextEnd("crab"),
     ]
 
 
-async def test_a_segment_that_an_error_cuts_off_is_closed(world: World) -> None:
-    runtime = world.runtime(ScriptedProvider([Chunk(text="So"), BUSY]))
-    events = await told(runtime.stream("crab", "Hi"))
+async def test_a_segment_that_an_error_cuts_off_is_closed(world: RuntimeWorld) -> None:
+    runtime = world.make_runtime(ScriptedProvider([Chunk(text="So"), BUSY]))
+    events = await collect_events(runtime.stream("crab", "Hi"))
     assert events[1:-1] == [TextStart("crab"), TextDelta("So"), TextEnd("crab")]
 
 
-async def test_every_event_reaches_the_hook_too(world: World) -> None:
-    hook = Tools(look=look)
-    runtime = world.runtime(ScriptedProvider(calls(LOOK), "Waves."), hook=hook)
-    events = await told(runtime.stream("crab", "Look!"))
-    assert [events[0], Heard("Look!"), *events[1:]] == hook.heard
+async def test_every_event_reaches_the_hook_too(world: RuntimeWorld) -> None:
+    hook = ScriptedTools(look=look_at_waves)
+    runtime = world.make_runtime(ScriptedProvider(answer_with_calls(LOOK), "Waves."), hook=hook)
+    events = await collect_events(runtime.stream("crab", "Look!"))
+    assert [events[0], UserMessageReceived("Look!"), *events[1:]] == hook.events
 
 
-async def test_a_hook_that_fails_to_hear_breaks_no_run(world: World) -> None:
-    class Deaf(Tools):
+async def test_a_hook_that_fails_to_hear_breaks_no_run(world: RuntimeWorld) -> None:
+    class Deaf(ScriptedTools):
         def on_event(self, run: Run, event: Event) -> None:
             raise RuntimeError("deaf")
 
-    runtime = world.runtime(ScriptedProvider("Hello.", "Again."), hook=Deaf())
+    runtime = world.make_runtime(ScriptedProvider("Hello.", "Again."), hook=Deaf())
     for answer in ("Hello.", "Again."):
-        done = (await told(runtime.stream("crab", "Hi")))[-1]
+        done = (await collect_events(runtime.stream("crab", "Hi")))[-1]
         assert done == Done("crab", StopReason.COMPLETED, answer, model="m", steps=1)
 
 
@@ -251,59 +265,63 @@ async def test_a_hook_that_fails_to_hear_breaks_no_run(world: World) -> None:
 
 
 async def test_the_model_is_shown_the_prompt_the_history_and_what_was_said_last(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     model = ScriptedProvider("One.", "Two.")
-    runtime = world.runtime(model)
-    await told(runtime.stream("crab", "First"))
-    await told(runtime.stream("crab", "Second"))
+    runtime = world.make_runtime(model)
+    await collect_events(runtime.stream("crab", "First"))
+    await collect_events(runtime.stream("crab", "Second"))
     assert model.requests[1] == Request(
         model="m",
         messages=(
             Message("system", "You are crab."),
-            user("First"),
-            assistant("One."),
-            user("Second"),
+            user_message("First"),
+            assistant_message("One."),
+            user_message("Second"),
         ),
     )
 
 
-async def test_an_agent_without_a_model_gets_the_one_the_provider_prefers(world: World) -> None:
+async def test_an_agent_without_a_model_gets_the_one_the_provider_prefers(
+    world: RuntimeWorld,
+) -> None:
     class Preferring(ScriptedProvider):
         async def default_model(self) -> str:
             return "preferred"
 
     model = Preferring("Hello.", "Hello.")
     nobody = msgspec.structs.replace(CRAB, name="any", model="")
-    runtime = world.runtime(model, agents=[CRAB, nobody])
-    done = await ended(runtime.start("any", "Hi"))
+    runtime = world.make_runtime(model, agents=[CRAB, nobody])
+    done = await wait_for_done(runtime.start("any", "Hi"))
     assert done.model == model.requests[0].model == "preferred"
-    assert (await ended(runtime.start("crab", "Hi"))).model == "m"
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).model == "m"
 
 
-async def test_thinking_is_asked_of_an_agent_that_is_to_think(world: World) -> None:
+async def test_thinking_is_asked_of_an_agent_that_is_to_think(world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hello.", "Hello.")
     thinker = msgspec.structs.replace(CRAB, name="thinker", thinking=True)
-    runtime = world.runtime(model, agents=[CRAB, thinker])
-    await told(runtime.stream("crab", "Hi"))
-    await told(runtime.stream("thinker", "Hi"))
+    runtime = world.make_runtime(model, agents=[CRAB, thinker])
+    await collect_events(runtime.stream("crab", "Hi"))
+    await collect_events(runtime.stream("thinker", "Hi"))
     assert [request.thinking for request in model.requests] == [False, True]
 
 
 @pytest.mark.parametrize("how", ["by the agent", "by the turn"])
-async def test_a_choice_of_tool_holds_for_the_first_step_only(world: World, how: str) -> None:
-    model = ScriptedProvider(calls(LOOK), calls(LOOK), "Done.")
+async def test_a_choice_of_tool_holds_for_the_first_step_only(
+    world: RuntimeWorld, how: str
+) -> None:
+    model = ScriptedProvider(answer_with_calls(LOOK), answer_with_calls(LOOK), "Done.")
     picky = msgspec.structs.replace(CRAB, tool_choice="required" if how == "by the agent" else "")
-    runtime = world.runtime(model, agents=[picky], hook=Tools(look=look))
+    runtime = world.make_runtime(model, agents=[picky], hook=ScriptedTools(look=look_at_waves))
     choice = "" if how == "by the agent" else "required"
-    await told(runtime.stream("crab", "Look!", tool_choice=choice))
+    await collect_events(runtime.stream("crab", "Look!", tool_choice=choice))
     assert [request.tool_choice for request in model.requests] == ["required", "auto", "auto"]
 
 
-async def test_an_agent_without_tools_has_no_choice_of_them(world: World) -> None:
+async def test_an_agent_without_tools_has_no_choice_of_them(world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hello.")
     picky = msgspec.structs.replace(CRAB, tool_choice="required")
-    await told(world.runtime(model, agents=[picky]).stream("crab", "Hi"))
+    await collect_events(world.make_runtime(model, agents=[picky]).stream("crab", "Hi"))
     assert model.requests[0].tools == ()
     assert model.requests[0].tool_choice == "auto"
 
@@ -311,9 +329,9 @@ async def test_an_agent_without_tools_has_no_choice_of_them(world: World) -> Non
 # ── What is kept, and when ──────────────────────────────────────────────────────────────────────
 
 
-async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World) -> None:
+async def test_each_message_is_kept_before_what_comes_of_it_happens(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
-    model = ScriptedProvider(calls(LOOK), "Waves.")
+    model = ScriptedProvider(answer_with_calls(LOOK), "Waves.")
 
     async def asked(request: Request) -> None:
         storage.journal.append("model asked")
@@ -322,15 +340,17 @@ async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World
         storage.journal.append("tool dispatched")
         return "waves"
 
-    class Listening(Tools):
+    class Listening(ScriptedTools):
         def on_event(self, run: Run, event: Event) -> None:
             if isinstance(event, ToolsComplete):
                 storage.journal.append("tools complete told")
             if isinstance(event, Done):
                 storage.journal.append("end told")
 
-    model.when_asked = asked
-    await told(world.runtime(model, storage, hook=Listening(look=look)).stream("crab", "Look!"))
+    model.on_request = asked
+    await collect_events(
+        world.make_runtime(model, storage, hook=Listening(look=look)).stream("crab", "Look!")
+    )
     assert storage.journal == [
         "user kept",
         "model asked",
@@ -345,41 +365,45 @@ async def test_each_message_is_kept_before_what_comes_of_it_happens(world: World
 
 
 async def test_storage_has_all_that_was_said_whenever_the_model_is_asked_or_a_tool_called(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    model = ScriptedProvider(calls(LOOK), calls(SWIM, text="On."), "Done.")
+    model = ScriptedProvider(answer_with_calls(LOOK), answer_with_calls(SWIM, text="On."), "Done.")
     called: list[Message] = []
 
     async def asked(request: Request) -> None:
-        assert list(model.seen) == await kept(storage)
+        assert list(model.last_messages) == await read_history(storage)
 
     async def carry(call: ToolDispatch) -> str:
-        called.append((await kept(storage))[-1])
+        called.append((await read_history(storage))[-1])
         return "ok"
 
-    model.when_asked = asked
-    runtime = world.runtime(model, storage, hook=Tools(look=carry, swim=carry))
-    done = await ended(runtime.start("crab", "Go!"))
+    model.on_request = asked
+    runtime = world.make_runtime(model, storage, hook=ScriptedTools(look=carry, swim=carry))
+    done = await wait_for_done(runtime.start("crab", "Go!"))
     assert done.reason is StopReason.COMPLETED, done
     assert called == [
         Message("assistant", tool_calls=(LOOK,)),
         Message("assistant", "On.", tool_calls=(SWIM,)),
     ]
-    assert await kept(storage) == [*model.seen, assistant("Done.")]
+    assert await read_history(storage) == [*model.last_messages, assistant_message("Done.")]
 
 
-async def test_the_log_says_what_the_run_did(world: World) -> None:
+async def test_the_log_says_what_the_run_did(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     usage = Usage(1, 2, 3)
-    model = ScriptedProvider(calls(LOOK, usage=usage), "Waves.")
-    await told(world.runtime(model, storage, hook=Tools(look=look)).stream("crab", "Look!"))
-    assert [(trace.event, trace.run) for trace in storage.traces] == [
+    model = ScriptedProvider(answer_with_calls(LOOK, usage=usage), "Waves.")
+    await collect_events(
+        world.make_runtime(model, storage, hook=ScriptedTools(look=look_at_waves)).stream(
+            "crab", "Look!"
+        )
+    )
+    assert [(trace.event, trace.run) for trace in storage.event_records] == [
         ("tool_start", "run-1"),
         ("tool_result", "run-1"),
         ("done", "run-1"),
     ]
-    assert storage.traces[1].data == {"call_id": "c1", "duration_ms": 0, "is_error": False}
-    assert storage.traces[2].data == {
+    assert storage.event_records[1].data == {"call_id": "c1", "duration_ms": 0, "is_error": False}
+    assert storage.event_records[2].data == {
         "model": "m",
         "agent": "crab",
         "iterations": 2,
@@ -389,13 +413,13 @@ async def test_the_log_says_what_the_run_did(world: World) -> None:
 
 
 async def test_each_run_is_one_line_in_the_log_without_what_was_said(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "crabtalk.runtime")
-    model = ScriptedProvider(says("My secret.", usage=Usage(1, 2, 3)), [BUSY])
-    runtime = world.runtime(model)
-    await ended(runtime.start("crab", "Your secret?", sender="tg:7"))
-    await ended(runtime.start("crab", "Owl's secret?", guest="owl"))
+    model = ScriptedProvider(answer_with_text("My secret.", usage=Usage(1, 2, 3)), [BUSY])
+    runtime = world.make_runtime(model)
+    await wait_for_done(runtime.start("crab", "Your secret?", sender="tg:7"))
+    await wait_for_done(runtime.start("crab", "Owl's secret?", guest="owl"))
     first, second = [record for record in caplog.records if record.message == "run done"]
     assert first.levelno == logging.INFO
     assert vars(first)["fields"] == {
@@ -421,10 +445,10 @@ async def test_each_run_is_one_line_in_the_log_without_what_was_said(
     assert "secret" not in str([vars(record) for record in caplog.records])
 
 
-async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: World) -> None:
+async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: RuntimeWorld) -> None:
     answer = [Chunk(reasoning="hm"), Chunk(text="So.", opaque={"scripted": {"signature": "s"}})]
-    await told(world.runtime(ScriptedProvider(answer), storage).stream("crab", "Hi"))
-    assert (await kept(storage))[-1] == Message(
+    await collect_events(world.make_runtime(ScriptedProvider(answer), storage).stream("crab", "Hi"))
+    assert (await read_history(storage))[-1] == Message(
         "assistant", "So.", reasoning="hm", opaque={"scripted": {"signature": "s"}}
     )
 
@@ -433,77 +457,81 @@ async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: World)
 
 
 async def test_a_turn_stops_after_as_many_steps_as_its_agent_may_take(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    model = ScriptedProvider(calls(LOOK), calls(LOOK, text="Again."), "Hello.")
+    model = ScriptedProvider(
+        answer_with_calls(LOOK), answer_with_calls(LOOK, text="Again."), "Hello."
+    )
     hasty = msgspec.structs.replace(CRAB, max_iterations=2)
-    runtime = world.runtime(model, storage, agents=[hasty], hook=Tools(look=look))
-    done = await ended(runtime.start("crab", "Look!"))
+    runtime = world.make_runtime(
+        model, storage, agents=[hasty], hook=ScriptedTools(look=look_at_waves)
+    )
+    done = await wait_for_done(runtime.start("crab", "Look!"))
     assert done == Done("crab", StopReason.MAX_ITERATIONS, "Again.", model="m", steps=2)
-    assert (await kept(storage))[-1] == result(LOOK, "waves")
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert (await read_history(storage))[-1] == make_result(LOOK, "waves")
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
 @pytest.mark.parametrize("answer", [[], [Chunk(finish="stop")], [Chunk(reasoning="hm")]])
 async def test_an_answer_that_says_nothing_is_no_action_and_not_kept(
-    storage: Storage, world: World, answer: list[Step]
+    storage: Storage, world: RuntimeWorld, answer: list[AnswerStep]
 ) -> None:
-    runtime = world.runtime(ScriptedProvider(answer, "Hello."), storage)
-    done = await ended(runtime.start("crab", "Hi"))
+    runtime = world.make_runtime(ScriptedProvider(answer, "Hello."), storage)
+    done = await wait_for_done(runtime.start("crab", "Hi"))
     assert done == Done("crab", StopReason.NO_ACTION, model="m", steps=1)
-    assert await kept(storage) == [user("Hi")]
-    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+    assert await read_history(storage) == [user_message("Hi")]
+    assert (await wait_for_done(runtime.start("crab", "Hi?"))).text == "Hello."
 
 
 async def test_a_model_that_fails_ends_the_turn_with_its_sentence_and_the_next_one_works(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider([Chunk(text="So"), BUSY], "Hello.")
-    runtime = world.runtime(model, storage)
-    done = await ended(runtime.start("crab", "Hi"))
+    runtime = world.make_runtime(model, storage)
+    done = await wait_for_done(runtime.start("crab", "Hi"))
     assert done == Done(
         "crab", StopReason.ERROR, error="scripted: come back later (HTTP 529)", model="m"
     )
-    assert await kept(storage) == [user("Hi")]
-    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
-    assert model.seen == (user("Hi"), user("Hi?"))
+    assert await read_history(storage) == [user_message("Hi")]
+    assert (await wait_for_done(runtime.start("crab", "Hi?"))).text == "Hello."
+    assert model.last_messages == (user_message("Hi"), user_message("Hi?"))
 
 
 async def test_a_model_that_fails_after_tools_leaves_what_was_done(
-    storage: Storage, world: World
+    storage: Storage, world: RuntimeWorld
 ) -> None:
-    model = ScriptedProvider(calls(LOOK, text="I look."), [BUSY], "Hello.")
-    runtime = world.runtime(model, storage, hook=Tools(look=look))
-    done = await ended(runtime.start("crab", "Look!"))
+    model = ScriptedProvider(answer_with_calls(LOOK, text="I look."), [BUSY], "Hello.")
+    runtime = world.make_runtime(model, storage, hook=ScriptedTools(look=look_at_waves))
+    done = await wait_for_done(runtime.start("crab", "Look!"))
     assert (done.reason, done.text, done.steps) == (StopReason.ERROR, "I look.", 1)
-    assert (await kept(storage))[-1] == result(LOOK, "waves")
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
+    assert (await read_history(storage))[-1] == make_result(LOOK, "waves")
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
-async def test_half_a_call_is_an_error_and_not_kept(storage: Storage, world: World) -> None:
+async def test_half_a_call_is_an_error_and_not_kept(storage: Storage, world: RuntimeWorld) -> None:
     model = ScriptedProvider([Chunk(tool_calls=(ToolCallDelta(0, name="look"),))])
-    done = await ended(world.runtime(model, storage).start("crab", "Look!"))
+    done = await wait_for_done(world.make_runtime(model, storage).start("crab", "Look!"))
     assert done.reason is StopReason.ERROR
     assert done.error == "the model called a tool (look) without an id"
-    assert await kept(storage) == [user("Look!")]
+    assert await read_history(storage) == [user_message("Look!")]
 
 
 async def test_what_nobody_foresaw_ends_the_turn_and_nothing_else(
-    storage: Storage, world: World, caplog: pytest.LogCaptureFixture
+    storage: Storage, world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = ScriptedProvider(respond=lambda request: says("Hello."))
+    model = ScriptedProvider(respond=lambda request: answer_with_text("Hello."))
 
     async def broken(request: Request) -> None:
         raise ZeroDivisionError
 
-    model.when_asked = broken
-    runtime = world.runtime(model, storage)
-    done = await ended(runtime.start("crab", "Hi"))
+    model.on_request = broken
+    runtime = world.make_runtime(model, storage)
+    done = await wait_for_done(runtime.start("crab", "Hi"))
     assert done.reason is StopReason.ERROR
     assert done.error == "internal error (ZeroDivisionError); the daemon's log has the details"
     assert "run run-1 failed" in caplog.text
-    model.when_asked = None
-    assert (await ended(runtime.start("crab", "Hi?"))).text == "Hello."
+    model.on_request = None
+    assert (await wait_for_done(runtime.start("crab", "Hi?"))).text == "Hello."
 
 
 # Appends of a turn with one call: what was said, the call, its result, the answer.
@@ -517,19 +545,19 @@ async def test_what_nobody_foresaw_ends_the_turn_and_nothing_else(
     ],
 )
 async def test_storage_that_fails_ends_the_turn_there_and_the_next_one_reads_what_it_has(
-    world: World, failing: int, asked: int, journal: list[str]
+    world: RuntimeWorld, failing: int, asked: int, journal: list[str]
 ) -> None:
     storage = WatchedStorage()
-    storage.failing.add(failing)
-    answers: list[Answer] = [calls(LOOK), "Waves."]
+    storage.failing_appends.add(failing)
+    answers: list[ScriptedAnswer] = [answer_with_calls(LOOK), "Waves."]
     model = ScriptedProvider(*answers[:asked], "Hello.")
 
     async def look(call: ToolDispatch) -> str:
         storage.journal.append("tool dispatched")
         return "waves"
 
-    runtime = world.runtime(model, storage, hook=Tools(look=look))
-    events = await told(runtime.stream("crab", "Look!"))
+    runtime = world.make_runtime(model, storage, hook=ScriptedTools(look=look))
+    events = await collect_events(runtime.stream("crab", "Look!"))
     done = events[-1]
     assert isinstance(done, Done)
     assert done.reason is StopReason.ERROR
@@ -537,45 +565,53 @@ async def test_storage_that_fails_ends_the_turn_there_and_the_next_one_reads_wha
     assert len(model.requests) == asked
     assert storage.journal == journal
 
-    before = await kept(storage)
-    assert (await ended(runtime.start("crab", "Hi"))).text == "Hello."
-    shown = [m for m in model.seen if not m.is_error]  # but for calls completed as interrupted
-    assert shown == [*before, user("Hi")]
-    assert await kept(storage) == [*before, user("Hi"), assistant("Hello.")]
+    before = await read_history(storage)
+    assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
+    shown = [
+        m for m in model.last_messages if not m.is_error
+    ]  # but for calls completed as interrupted
+    assert shown == [*before, user_message("Hi")]
+    assert await read_history(storage) == [*before, user_message("Hi"), assistant_message("Hello.")]
 
 
-async def test_storage_that_fails_to_say_how_a_turn_failed_adds_its_sentence(world: World) -> None:
+async def test_storage_that_fails_to_say_how_a_turn_failed_adds_its_sentence(
+    world: RuntimeWorld,
+) -> None:
     storage = WatchedStorage()
-    storage.failing.add(1)
-    done = await ended(world.runtime(ScriptedProvider([BUSY]), storage).start("crab", "Hi"))
+    storage.failing_appends.add(1)
+    done = await wait_for_done(
+        world.make_runtime(ScriptedProvider([BUSY]), storage).start("crab", "Hi")
+    )
     assert done.error == "scripted: come back later (HTTP 529); then the disk is full; make room"
 
 
-async def test_storage_that_cannot_be_read_ends_the_turn_with_its_sentence(world: World) -> None:
+async def test_storage_that_cannot_be_read_ends_the_turn_with_its_sentence(
+    world: RuntimeWorld,
+) -> None:
     class Unreadable(WatchedStorage):
-        async def load(self, pair: Pair) -> Stored | None:
+        async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
             raise StorageError("the disk is gone; put it back")
 
     model = ScriptedProvider()
-    done = await ended(world.runtime(model, Unreadable()).start("crab", "Hi"))
+    done = await wait_for_done(world.make_runtime(model, Unreadable()).start("crab", "Hi"))
     assert done == Done("crab", StopReason.ERROR, error="the disk is gone; put it back")
     assert model.requests == []
 
 
 async def test_a_log_that_vanishes_under_a_turn_is_an_error_and_then_a_new_conversation(
-    world: World,
+    world: RuntimeWorld,
 ) -> None:
     storage = FileStorage(world.cwd, flush=False)
     gate = Gate()
-    model = ScriptedProvider([gate, *says("Lost.")], "Hello.")
-    runtime = world.runtime(model, storage)
+    model = ScriptedProvider([gate, *answer_with_text("Lost.")], "Hello.")
+    runtime = world.make_runtime(model, storage)
     run = runtime.start("crab", "Hi")
-    await gate.reached()
-    assert await storage.delete(PAIR)
+    await gate.wait_until_reached()
+    assert await storage.delete_conversation(PAIR)
     gate.open()
-    done = await ended(run)
+    done = await wait_for_done(run)
     assert done.reason is StopReason.ERROR
     assert "is gone; say it again to begin a new one" in done.error
-    assert (await ended(runtime.start("crab", "Hi again"))).text == "Hello."
-    assert await kept(storage) == [user("Hi again"), assistant("Hello.")]
+    assert (await wait_for_done(runtime.start("crab", "Hi again"))).text == "Hello."
+    assert await read_history(storage) == [user_message("Hi again"), assistant_message("Hello.")]
     await storage.close()

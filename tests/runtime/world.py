@@ -6,7 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from crabtalk.model import Message, Provider, Tool
-from crabtalk.runtime import Clock, Done, Env, Event, Hook, Limits, Run, Runtime, ToolDispatch
+from crabtalk.runtime import (
+    Clock,
+    Done,
+    Env,
+    Event,
+    Hook,
+    Run,
+    Runtime,
+    RuntimeLimits,
+    ToolDispatch,
+)
 from crabtalk.storage import (
     Agent,
     EventRecord,
@@ -16,16 +26,16 @@ from crabtalk.storage import (
     Record,
     Storage,
     StorageError,
-    Stored,
+    StoredConversation,
 )
-from tests.runtime.provider import PATIENCE, Gate
+from tests.runtime.provider import TEST_TIMEOUT, Gate
 
 CRAB = Agent("crab", "You are crab.", model="m")
 OWL = Agent("owl", "You are owl.", model="wise")
 PAIR = Pair("crab", "user")
 NOW = "2026-01-02T03:04:05.678Z"
 
-Carry = Callable[[ToolDispatch], Awaitable[str]]
+ToolFunction = Callable[[ToolDispatch], Awaitable[str]]
 
 
 class StoppedClock(Clock):
@@ -37,7 +47,7 @@ class StoppedClock(Clock):
     def now(self) -> str:
         return NOW
 
-    def seconds(self) -> float:
+    def monotonic(self) -> float:
         return 0.0
 
     def new_id(self) -> str:
@@ -45,18 +55,18 @@ class StoppedClock(Clock):
         return f"run-{self._runs}"
 
 
-class Tools(Hook):
+class ScriptedTools(Hook):
     """Each tool is a coroutine function of the test's. Hears every event of every run."""
 
-    def __init__(self, **tools: Carry) -> None:
+    def __init__(self, **tools: ToolFunction) -> None:
         self._tools = tools
-        self.heard: list[Event] = []
+        self.events: list[Event] = []
 
     def schema(self) -> list[Tool]:
         return [Tool(name) for name in self._tools]
 
     def on_event(self, run: Run, event: Event) -> None:
-        self.heard.append(event)
+        self.events.append(event)
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
         carry = self._tools.get(call.name)
@@ -70,54 +80,54 @@ class WatchedStorage(MemoryStorage):
     def __init__(self, *agents: Agent) -> None:
         super().__init__(*agents)
         self.appends = 0
-        self.failing: set[int] = set()
-        self.gates: dict[int, Gate] = {}
+        self.failing_appends: set[int] = set()
+        self.append_gates: dict[int, Gate] = {}
         self.journal: list[str] = []
-        self.traces: list[EventRecord] = []
+        self.event_records: list[EventRecord] = []
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
         number = self.appends
         self.appends += 1
-        if number in self.gates:
-            await self.gates[number].passed()
-        if number in self.failing:
+        if number in self.append_gates:
+            await self.append_gates[number].pass_through()
+        if number in self.failing_appends:
             raise StorageError("the disk is full; make room")
         await super().append(pair, records, create=create)
         said = [r.message.role for r in records if isinstance(r, MessageRecord)]
         if said:
             self.journal.append(f"{', '.join(said)} kept")
-        self.traces += [record for record in records if isinstance(record, EventRecord)]
+        self.event_records += [record for record in records if isinstance(record, EventRecord)]
 
 
-class UnhurriedStorage(MemoryStorage):
+class YieldingStorage(MemoryStorage):
     """Gives others a moment before and after whatever it does."""
 
-    async def load(self, pair: Pair) -> Stored | None:
-        await moments(1)
-        stored = await super().load(pair)
-        await moments(1)
+    async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
+        await run_ready_tasks(1)
+        stored = await super().load_and_repair(pair)
+        await run_ready_tasks(1)
         return stored
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
-        await moments(1)
+        await run_ready_tasks(1)
         await super().append(pair, records, create=create)
-        await moments(1)
+        await run_ready_tasks(1)
 
 
-async def moments(number: int) -> None:
+async def run_ready_tasks(number: int) -> None:
     """Everybody else who is ready has their turn, that many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
-class World:
+class RuntimeWorld:
     """Makes runtimes, and closes them when the test is over."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
-        self._made: list[Runtime] = []
+        self._runtimes: list[Runtime] = []
 
-    def runtime(
+    def make_runtime(
         self,
         provider: Provider,
         storage: Storage | None = None,
@@ -125,7 +135,7 @@ class World:
         agents: Sequence[Agent] = (CRAB, OWL),
         hook: Hook | None = None,
         env: Env | None = None,
-        limits: Limits | None = None,
+        limits: RuntimeLimits | None = None,
     ) -> Runtime:
         runtime = Runtime(
             storage or MemoryStorage(),
@@ -136,35 +146,35 @@ class World:
         )
         for agent in agents:
             runtime.register(agent)
-        self._made.append(runtime)
+        self._runtimes.append(runtime)
         return runtime
 
     async def close(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            for runtime in self._made:
+        async with asyncio.timeout(TEST_TIMEOUT):
+            for runtime in self._runtimes:
                 await runtime.close()
 
 
-async def told(events: AsyncIterator[Event]) -> list[Event]:
+async def collect_events(events: AsyncIterator[Event]) -> list[Event]:
     """All events there are."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         return [event async for event in events]
 
 
-async def ended(run: Run) -> Done:
-    async with asyncio.timeout(PATIENCE):
+async def wait_for_done(run: Run) -> Done:
+    async with asyncio.timeout(TEST_TIMEOUT):
         return await run.wait()
 
 
-async def kept(storage: Storage, pair: Pair = PAIR) -> list[Message]:
+async def read_history(storage: Storage, pair: Pair = PAIR) -> list[Message]:
     """The history as storage has it."""
-    stored = await storage.read(pair)
+    stored = await storage.read_conversation(pair)
     return [record.message for record in stored.messages] if stored is not None else []
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     return Message("user", text)
 
 
-def assistant(text: str, agent: str = "") -> Message:
+def assistant_message(text: str, agent: str = "") -> Message:
     return Message("assistant", text, agent=agent)

@@ -13,7 +13,9 @@ BACKENDS = ("files", "memory", "postgres")
 
 
 @asynccontextmanager
-async def backend(name: str, home: Path, request: pytest.FixtureRequest) -> AsyncIterator[Storage]:
+async def open_backend(
+    name: str, home: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Storage]:
     """The one of that name; closed at the end, if no test has done so."""
     home.mkdir(exist_ok=True)
     storage: Storage

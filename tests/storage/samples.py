@@ -6,25 +6,25 @@ from pathlib import Path
 
 from crabtalk.model.messages import Image, Message, ToolCall
 from crabtalk.storage import (
+    ConversationMeta,
     EventRecord,
     FileStorage,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
-    log_name,
+    make_log_name,
 )
-from crabtalk.storage.checksums import link_of, seal_lines
-from crabtalk.storage.records import encode
+from crabtalk.storage.checksums import read_link, seal_lines
+from crabtalk.storage.records import encode_records
 
 PAIR = Pair("crab", "tg:12345")
 AT = "2026-04-28T10:00:00+00:00"
 
 
 @asynccontextmanager
-async def opened(home: Path, *, flush: bool = False) -> AsyncIterator[FileStorage]:
+async def open_file_storage(home: Path, *, flush: bool = False) -> AsyncIterator[FileStorage]:
     home.mkdir(exist_ok=True)
     storage = FileStorage(home, flush=flush)
     try:
@@ -33,39 +33,39 @@ async def opened(home: Path, *, flush: bool = False) -> AsyncIterator[FileStorag
         await storage.close()
 
 
-def log_of(home: Path, pair: Pair = PAIR) -> Path:
-    return home / "sessions" / f"{log_name(pair)}.jsonl"
+def log_path(home: Path, pair: Pair = PAIR) -> Path:
+    return home / "sessions" / f"{make_log_name(pair)}.jsonl"
 
 
-def sealed(records: Sequence[Record], before: bytes = b"") -> bytes:
+def seal_records(records: Sequence[Record], before: bytes = b"") -> bytes:
     """The lines of records as storage writes them after those that are there."""
     lines = before.splitlines()
-    return seal_lines(encode(records), link_of(lines[-1]) if lines else b"")[0]
+    return seal_lines(encode_records(records), read_link(lines[-1]) if lines else b"")[0]
 
 
-def opening(pair: Pair = PAIR, title: str = "") -> MetaRecord:
-    return Meta(pair.agent, pair.sender, created_at=AT, title=title).snapshot()
+def make_opening(pair: Pair = PAIR, title: str = "") -> MetaRecord:
+    return ConversationMeta(pair.agent, pair.sender, created_at=AT, title=title).make_snapshot()
 
 
-def said(number: int, text: str = "") -> MessageRecord:
+def make_message(number: int, text: str = "") -> MessageRecord:
     return MessageRecord(number, AT, Message("user", text or f"message {number}"))
 
 
-def folded(end: int, summary: str = "They talked.") -> MarkerRecord:
+def make_marker(end: int, summary: str = "They talked.") -> MarkerRecord:
     return MarkerRecord(f"crab-tg-{end}", AT, "They talked", summary, end)
 
 
-def every_kind() -> list[Record]:
+def make_every_kind() -> list[Record]:
     """A log with each kind of record, and every kind of line that can be the last."""
     call = ToolCall("c1", "bash", '{"command":"ls"}')
     return [
-        opening(),
+        make_opening(),
         MessageRecord(0, AT, Message("user", 'look\n"here"', images=(Image(data=b"\x89PNG"),))),
         MessageRecord(1, AT, Message("assistant", reasoning="🦀?", tool_calls=(call,))),
         EventRecord("tool_start", AT, "r1", {"calls": ["c1"]}),
         MessageRecord(2, AT, Message("tool", "a\nb", call_id="c1", name="bash", is_error=True)),
-        folded(3),
-        Meta(*PAIR, created_at=AT, title="Files", message_count=3).snapshot(),
+        make_marker(3),
+        ConversationMeta(*PAIR, created_at=AT, title="Files", message_count=3).make_snapshot(),
         MessageRecord(3, AT, Message("user", "and now?")),
         MessageRecord(4, AT, Message("assistant", "Done.", agent="twin", opaque={"x": {"y": 1}})),
         MetaRecord(title="Two files"),

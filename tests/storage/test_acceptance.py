@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from crabtalk.storage import (
-    Accepted,
+    AcceptedMessage,
     EventRecord,
     MessageRecord,
     Pair,
@@ -18,33 +18,45 @@ from crabtalk.storage import (
     Storage,
     StorageError,
 )
-from crabtalk.storage.accepted_journal import LARGE, AcceptedJournal
-from crabtalk.storage.scribe import Scribe
-from tests.storage.backends import BACKENDS, backend
-from tests.storage.samples import AT, PAIR, folded, log_of, opened, opening, said
+from crabtalk.storage.accepted_journal import REPLACE_BYTES, AcceptedJournal
+from crabtalk.storage.scribe import LogWriter
+from tests.storage.backends import BACKENDS, open_backend
+from tests.storage.samples import (
+    AT,
+    PAIR,
+    log_path,
+    make_marker,
+    make_message,
+    make_opening,
+    open_file_storage,
+)
 
 OTHER = Pair("crab", "user")
 
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with backend(request.param, home, request) as made:
+    async with open_backend(request.param, home, request) as made:
         yield made
 
 
-def turn(number: int, text: str = "", pair: Pair = PAIR, *, steer: int = 0) -> Accepted:
+def make_accepted(
+    number: int, text: str = "", pair: Pair = PAIR, *, steer: int = 0
+) -> AcceptedMessage:
     run = "r0" if steer else f"r{number}"
     at = f"2026-04-28T10:00:{number:02}.000Z"
     text = text or f"text {number}"
-    return Accepted(*pair, run, text, at, number=number, steer=steer, speaker=pair.agent)
+    return AcceptedMessage(*pair, run, text, at, number=number, steer=steer, speaker=pair.agent)
 
 
-def message(number: int, entry: Accepted) -> MessageRecord:
-    return MessageRecord(number, AT, said(0, entry.text).message, run=entry.run, steer=entry.steer)
+def make_message_of(number: int, entry: AcceptedMessage) -> MessageRecord:
+    return MessageRecord(
+        number, AT, make_message(0, entry.text).message, run=entry.run, steer=entry.steer
+    )
 
 
-async def texts(storage: Storage, pair: Pair = PAIR) -> list[str]:
-    page = await storage.page(pair, 0, 100)
+async def read_texts(storage: Storage, pair: Pair = PAIR) -> list[str]:
+    page = await storage.read_page(pair, 0, 100)
     return [record.message.text for record in page.messages] if page is not None else []
 
 
@@ -53,14 +65,19 @@ async def texts(storage: Storage, pair: Pair = PAIR) -> list[str]:
 
 @pytest.mark.req("accepted.recovery")
 async def test_abandoned_texts_are_put_into_the_log_when_it_is_loaded(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(), said(0)], create=True)
-    entries = [turn(1), turn(2), turn(3, "steer", steer=1), turn(4, pair=OTHER)]
+    await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+    entries = [
+        make_accepted(1),
+        make_accepted(2),
+        make_accepted(3, "steer", steer=1),
+        make_accepted(4, pair=OTHER),
+    ]
     for entry in entries:
-        await storage.accept(entry)
-    assert await storage.unsettled() == []
-    storage.abandon(entries)
-    assert set(await storage.unsettled()) == {PAIR, OTHER}
-    stored = await storage.load(PAIR)
+        await storage.accept_message(entry)
+    assert await storage.list_unsettled() == []
+    storage.abandon_messages(entries)
+    assert set(await storage.list_unsettled()) == {PAIR, OTHER}
+    stored = await storage.load_and_repair(PAIR)
     assert stored is not None
     assert [record.message.text for record in stored.messages] == [
         "message 0",
@@ -74,98 +91,102 @@ async def test_abandoned_texts_are_put_into_the_log_when_it_is_loaded(storage: S
         (3, "r2", 0),
     ]
     assert stored.meta.message_count == 4
-    assert await storage.load(PAIR) == stored
-    assert await storage.unsettled() == [OTHER]
-    other = await storage.load(OTHER)  # a conversation that was never begun
+    assert await storage.load_and_repair(PAIR) == stored
+    assert await storage.list_unsettled() == [OTHER]
+    other = await storage.load_and_repair(OTHER)  # a conversation that was never begun
     assert other is not None
     assert [record.message.text for record in other.messages] == ["text 4"]
     assert other.meta.created_at
-    assert await storage.unsettled() == []
+    assert await storage.list_unsettled() == []
 
 
 @pytest.mark.req("accepted.waiting_turn")
 async def test_texts_whose_runs_go_on_are_left_to_them(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(), said(0)], create=True)
-    await storage.accept(turn(1))
-    await storage.accept(turn(2))
-    storage.abandon([turn(2)])
-    await storage.load(PAIR)
-    assert await texts(storage) == ["message 0", "text 2"]
-    await storage.append(PAIR, [message(2, turn(1))])
-    storage.abandon([turn(1)])  # too late: it is settled
-    await storage.load(PAIR)
-    assert await texts(storage) == ["message 0", "text 2", "text 1"]
-    assert await storage.unsettled() == []
+    await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+    await storage.accept_message(make_accepted(1))
+    await storage.accept_message(make_accepted(2))
+    storage.abandon_messages([make_accepted(2)])
+    await storage.load_and_repair(PAIR)
+    assert await read_texts(storage) == ["message 0", "text 2"]
+    await storage.append(PAIR, [make_message_of(2, make_accepted(1))])
+    storage.abandon_messages([make_accepted(1)])  # too late: it is settled
+    await storage.load_and_repair(PAIR)
+    assert await read_texts(storage) == ["message 0", "text 2", "text 1"]
+    assert await storage.list_unsettled() == []
 
 
 async def test_texts_that_were_taken_back_come_into_no_log(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(), said(0)], create=True)
-    await storage.accept(turn(1))
-    await storage.withdraw([turn(1)])
-    storage.abandon([turn(1)])
-    await storage.load(PAIR)
-    assert await texts(storage) == ["message 0"]
+    await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+    await storage.accept_message(make_accepted(1))
+    await storage.withdraw_messages([make_accepted(1)])
+    storage.abandon_messages([make_accepted(1)])
+    await storage.load_and_repair(PAIR)
+    assert await read_texts(storage) == ["message 0"]
 
 
 @pytest.mark.req("accepted.steer")
 async def test_a_message_settles_the_text_of_its_run_and_steer_alone(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(), said(0)], create=True)
-    entries = [turn(n, f"steer {n}", steer=n) for n in (1, 2, 3)]
+    await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+    entries = [make_accepted(n, f"steer {n}", steer=n) for n in (1, 2, 3)]
     for entry in entries:
-        await storage.accept(entry)
-    await storage.append(PAIR, [message(1, entries[1])])
-    storage.abandon(entries)
-    await storage.load(PAIR)
-    assert await texts(storage) == ["message 0", "steer 2", "steer 1", "steer 3"]
+        await storage.accept_message(entry)
+    await storage.append(PAIR, [make_message_of(1, entries[1])])
+    storage.abandon_messages(entries)
+    await storage.load_and_repair(PAIR)
+    assert await read_texts(storage) == ["message 0", "steer 2", "steer 1", "steer 3"]
 
 
 async def test_half_a_surrogate_pair_can_be_accepted(storage: Storage) -> None:
-    entry = turn(1, "half \ud83e x")
-    await storage.accept(entry)
-    storage.abandon([entry])
-    await storage.load(PAIR)
-    assert (await texts(storage))[0].endswith(" x")
+    entry = make_accepted(1, "half \ud83e x")
+    await storage.accept_message(entry)
+    storage.abandon_messages([entry])
+    await storage.load_and_repair(PAIR)
+    assert (await read_texts(storage))[0].endswith(" x")
 
 
 async def test_closed_storage_accepts_nothing(storage: Storage) -> None:
     await storage.close()
     with pytest.raises(StorageError, match="closed"):
-        await storage.accept(turn(1))
+        await storage.accept_message(make_accepted(1))
 
 
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def lines(home: Path, pair: Pair = PAIR) -> list[dict[str, object]]:
-    return [json.loads(line) for line in log_of(home, pair).read_bytes().splitlines()]
+def read_log_lines(home: Path, pair: Pair = PAIR) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log_path(home, pair).read_bytes().splitlines()]
 
 
-def journal(home: Path) -> Path:
+def journal_path(home: Path) -> Path:
     return home / "sessions" / "accepted.journal"
 
 
-async def accepted(home: Path, *entries: Accepted, records: Sequence[Record] = ()) -> None:
+async def accept_and_exit(
+    home: Path, *entries: AcceptedMessage, records: Sequence[Record] = ()
+) -> None:
     """What a process leaves that is killed: nothing of it is closed."""
-    async with opened(home) as storage:
+    async with open_file_storage(home) as storage:
         if records:
             await storage.append(PAIR, records, create=True)
         for entry in entries:
-            await storage.accept(entry)
+            await storage.accept_message(entry)
 
 
-async def recovered(home: Path) -> list[str]:
-    async with opened(home) as storage:
-        for pair in await storage.unsettled():
-            await storage.load(pair)
-        return await texts(storage)
+async def recover_texts(home: Path) -> list[str]:
+    async with open_file_storage(home) as storage:
+        for pair in await storage.list_unsettled():
+            await storage.load_and_repair(pair)
+        return await read_texts(storage)
 
 
 @pytest.mark.req("accepted.recovery")
 async def test_the_next_process_closes_what_was_left_once(home: Path) -> None:
-    await accepted(home, turn(1), turn(2), records=[opening(), said(0)])
+    await accept_and_exit(
+        home, make_accepted(1), make_accepted(2), records=[make_opening(), make_message(0)]
+    )
     for _ in range(3):
-        assert await recovered(home) == ["message 0", "text 1", "text 2"]
-    ends = [line for line in lines(home) if line["kind"] == "event"]
+        assert await recover_texts(home) == ["message 0", "text 1", "text 2"]
+    ends = [line for line in read_log_lines(home) if line["kind"] == "event"]
     assert [(e["event"], e["run"]) for e in ends] == [("done", "r1"), ("done", "r2")]
     assert all(e["data"]["stop_reason"] == "interrupted" for e in ends)  # type: ignore[index]
 
@@ -173,14 +194,18 @@ async def test_the_next_process_closes_what_was_left_once(home: Path) -> None:
 @pytest.mark.req("accepted.recovery")
 async def test_a_message_that_is_in_the_log_is_not_put_there_again(home: Path) -> None:
     """Killed after the append and before the journal knew of it."""
-    await accepted(home, turn(1), turn(2), records=[opening(), said(0)])
-    before = journal(home).read_bytes()
-    async with opened(home) as storage:
-        await storage.append(PAIR, [message(1, turn(1)), EventRecord("done", AT, "r1")])
-        await storage.append(PAIR, [folded(2)])  # and is behind a marker by now
-    journal(home).write_bytes(before)
-    assert await recovered(home) == ["message 0", "text 1", "text 2"]
-    runs = [line["run"] for line in lines(home) if line["kind"] == "event"]
+    await accept_and_exit(
+        home, make_accepted(1), make_accepted(2), records=[make_opening(), make_message(0)]
+    )
+    before = journal_path(home).read_bytes()
+    async with open_file_storage(home) as storage:
+        await storage.append(
+            PAIR, [make_message_of(1, make_accepted(1)), EventRecord("done", AT, "r1")]
+        )
+        await storage.append(PAIR, [make_marker(2)])  # and is behind a marker by now
+    journal_path(home).write_bytes(before)
+    assert await recover_texts(home) == ["message 0", "text 1", "text 2"]
+    runs = [line["run"] for line in read_log_lines(home) if line["kind"] == "event"]
     assert runs == ["r1", "r2"]
 
 
@@ -188,16 +213,22 @@ async def test_a_message_that_is_in_the_log_is_not_put_there_again(home: Path) -
 async def test_a_recovery_that_is_cut_at_any_byte_is_completed_and_doubles_nothing(
     home: Path,
 ) -> None:
-    await accepted(home, turn(1), turn(2), turn(3, steer=1), records=[opening(), said(0)])
-    before, pending = log_of(home).read_bytes(), journal(home).read_bytes()
-    expected = await recovered(home)
-    whole = log_of(home).read_bytes()
+    await accept_and_exit(
+        home,
+        make_accepted(1),
+        make_accepted(2),
+        make_accepted(3, steer=1),
+        records=[make_opening(), make_message(0)],
+    )
+    before, pending = log_path(home).read_bytes(), journal_path(home).read_bytes()
+    expected = await recover_texts(home)
+    whole = log_path(home).read_bytes()
     assert whole.startswith(before)
     for end in range(len(before), len(whole), 7):
-        log_of(home).write_bytes(whole[:end])
-        journal(home).write_bytes(pending)
-        assert await recovered(home) == expected
-        runs = [line["run"] for line in lines(home) if line["kind"] == "event"]
+        log_path(home).write_bytes(whole[:end])
+        journal_path(home).write_bytes(pending)
+        assert await recover_texts(home) == expected
+        runs = [line["run"] for line in read_log_lines(home) if line["kind"] == "event"]
         assert sorted(map(str, runs)) == ["r0", "r1", "r2"], end
 
 
@@ -205,20 +236,20 @@ async def test_a_recovery_that_is_cut_at_any_byte_is_completed_and_doubles_nothi
 async def test_half_a_line_of_the_journal_is_cut_and_a_damaged_one_is_set_aside(
     home: Path,
 ) -> None:
-    await accepted(home, turn(1), turn(2), turn(3))
-    whole = journal(home).read_bytes()
+    await accept_and_exit(home, make_accepted(1), make_accepted(2), make_accepted(3))
+    whole = journal_path(home).read_bytes()
     first, second, third = whole.splitlines(keepends=True)
     flipped = second.replace(b"text 2", b"text 9")
-    journal(home).write_bytes(first + flipped + third + first[: len(first) // 2])
-    async with opened(home) as storage:
-        await storage.accept(turn(4))
-    assert await recovered(home) == ["text 1", "text 3", "text 4"]
-    assert journal(home).with_suffix(".damaged").read_bytes() == flipped
+    journal_path(home).write_bytes(first + flipped + third + first[: len(first) // 2])
+    async with open_file_storage(home) as storage:
+        await storage.accept_message(make_accepted(4))
+    assert await recover_texts(home) == ["text 1", "text 3", "text 4"]
+    assert journal_path(home).with_suffix(".damaged").read_bytes() == flipped
 
 
 async def test_lines_carry_a_checksum_of_what_follows(home: Path) -> None:
-    await accepted(home, turn(1))
-    (line,) = journal(home).read_bytes().splitlines()
+    await accept_and_exit(home, make_accepted(1))
+    (line,) = journal_path(home).read_bytes().splitlines()
     checksum, _, body = line.partition(b" ")
     assert int(checksum, 16) == zlib.crc32(body)
     assert json.loads(body)["accepted"]["run"] == "r1"
@@ -227,17 +258,21 @@ async def test_lines_carry_a_checksum_of_what_follows(home: Path) -> None:
 @pytest.mark.req("accepted.recovery_cost")
 async def test_recovery_reads_the_end_of_a_long_log(home: Path) -> None:
     """Without the part before it: that is made unreadable, and nobody notices."""
-    many: list[Record] = [opening(), *[said(n, "x" * 1000) for n in range(2000)], folded(2000)]
-    entry = msgspec.structs.replace(turn(1), after=2000)
-    await accepted(home, entry, records=many)
-    path = log_of(home)
+    many: list[Record] = [
+        make_opening(),
+        *[make_message(n, "x" * 1000) for n in range(2000)],
+        make_marker(2000),
+    ]
+    entry = msgspec.structs.replace(make_accepted(1), after=2000)
+    await accept_and_exit(home, entry, records=many)
+    path = log_path(home)
     data = path.read_bytes()
     start = data.index(b"\n") + 1
     damage = b"#" * 500_000 + b"\n"
     path.write_bytes(data[:start] + damage + data[start + len(damage) :])
-    async with opened(home) as storage:
-        assert await storage.unsettled() == [PAIR]
-        stored = await storage.load(PAIR)
+    async with open_file_storage(home) as storage:
+        assert await storage.list_unsettled() == [PAIR]
+        stored = await storage.load_and_repair(PAIR)
     assert stored is not None
     assert [record.message.text for record in stored.messages] == ["text 1"]
     assert not path.with_suffix(".damaged").exists()
@@ -247,57 +282,61 @@ async def test_recovery_reads_the_end_of_a_long_log(home: Path) -> None:
 async def test_a_journal_that_has_grown_is_replaced_by_one_with_what_is_pending(
     home: Path,
 ) -> None:
-    first, second = journal(home), journal(home).with_name("accepted-2.journal")
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening()], create=True)
-        await storage.accept(turn(99, "it stays"))
+    first, second = journal_path(home), journal_path(home).with_name("accepted-2.journal")
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening()], create=True)
+        await storage.accept_message(make_accepted(99, "it stays"))
         for number in range(40):
-            entry = turn(number + 1, "x" * (LARGE // 10), OTHER)
-            await storage.accept(entry)
-            await storage.withdraw([entry])
-        await storage.accept(turn(98, "it stays too"))
+            entry = make_accepted(number + 1, "x" * (REPLACE_BYTES // 10), OTHER)
+            await storage.accept_message(entry)
+            await storage.withdraw_messages([entry])
+        await storage.accept_message(make_accepted(98, "it stays too"))
     sizes = [path.stat().st_size for path in (first, second) if path.exists()]
-    assert sum(sizes) < 2 * LARGE
-    assert await recovered(home) == ["it stays too", "it stays"]
+    assert sum(sizes) < 2 * REPLACE_BYTES
+    assert await recover_texts(home) == ["it stays too", "it stays"]
 
 
 @pytest.mark.req("accepted.recovery")
 async def test_both_journals_of_a_crash_amid_the_replacement_are_read(home: Path) -> None:
-    await accepted(home, turn(1), turn(2))
-    whole = journal(home).read_bytes()
-    journal(home).with_name("accepted-2.journal").write_bytes(whole.splitlines(keepends=True)[1])
-    assert await recovered(home) == ["text 1", "text 2"]
+    await accept_and_exit(home, make_accepted(1), make_accepted(2))
+    whole = journal_path(home).read_bytes()
+    journal_path(home).with_name("accepted-2.journal").write_bytes(
+        whole.splitlines(keepends=True)[1]
+    )
+    assert await recover_texts(home) == ["text 1", "text 2"]
     assert [path.name for path in (home / "sessions").glob("accepted*")] == ["accepted-2.journal"]
-    assert await recovered(home) == ["text 1", "text 2"]
+    assert await recover_texts(home) == ["text 1", "text 2"]
 
 
 @pytest.mark.req("accepted.steer")
 async def test_a_text_that_cannot_be_written_is_not_accepted(home: Path) -> None:
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening()], create=True)
-        journal(home).mkdir()
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening()], create=True)
+        journal_path(home).mkdir()
         with pytest.raises(StorageError, match="accepted"):
-            await storage.accept(turn(1))
-        journal(home).rmdir()
-        await storage.accept(turn(2))
-    assert await recovered(home) == ["text 2"]
+            await storage.accept_message(make_accepted(1))
+        journal_path(home).rmdir()
+        await storage.accept_message(make_accepted(2))
+    assert await recover_texts(home) == ["text 2"]
 
 
 async def test_accepting_shares_the_flush_of_the_logs(home: Path) -> None:
-    async with opened(home, flush=True) as storage:
-        await storage.append(PAIR, [opening(), said(0)], create=True)
-        await storage.accept(turn(1))
-        flushes = storage.scribe.flushes
+    async with open_file_storage(home, flush=True) as storage:
+        await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+        await storage.accept_message(make_accepted(1))
+        flushes = storage.log_writer.flushes
         pairs = [Pair("crab", f"s{n}") for n in range(50)]
-        await asyncio.gather(*[storage.accept(turn(n + 1, pair=p)) for n, p in enumerate(pairs)])
-        assert storage.scribe.flushes - flushes < 10
+        await asyncio.gather(
+            *[storage.accept_message(make_accepted(n + 1, pair=p)) for n, p in enumerate(pairs)]
+        )
+        assert storage.log_writer.flushes - flushes < 10
 
 
 async def test_a_note_that_something_is_settled_is_not_flushed(home: Path) -> None:
     home.mkdir(exist_ok=True)
-    scribe = Scribe(home / "sessions")
+    scribe = LogWriter(home / "sessions")
     accepted = AcceptedJournal(home / "sessions", scribe)
-    entries = [turn(n) for n in range(1, 11)]
+    entries = [make_accepted(n) for n in range(1, 11)]
     for entry in entries:
         await accepted.accept(entry)
     flushes = scribe.flushes

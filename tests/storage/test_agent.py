@@ -12,24 +12,24 @@ from crabtalk.storage.agent import (
     MASK,
     Agent,
     AgentError,
-    McpServer,
-    check_name,
-    read_agent,
-    settings_of,
-    unknown_keys,
-    unmask,
+    McpServerConfig,
+    check_agent_name,
+    find_unknown_keys,
+    parse_agent,
+    render_settings,
+    unmask_settings,
 )
 
 GITHUB = {"name": "github", "command": "github-mcp"}
 
 
-def read(**settings: Any) -> Agent:
-    return read_agent("crab", {"prompt": "You are crab.", **settings})
+def read_crab(**settings: Any) -> Agent:
+    return parse_agent("crab", {"prompt": "You are crab.", **settings})
 
 
 @pytest.mark.parametrize("name", ["crab", "a b", "Kräbbe", "蟹" * 64, "-", "a:b", "x" * 64, "'"])
 def test_a_name_can_be_any_text_that_a_file_name_can(name: str) -> None:
-    check_name(name)
+    check_agent_name(name)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_a_name_can_be_any_text_that_a_file_name_can(name: str) -> None:
 )
 def test_a_name_that_cannot_be_used_is_refused_with_what_to_do(name: str, sentence: str) -> None:
     with pytest.raises(AgentError, match=sentence):
-        check_name(name)
+        check_agent_name(name)
     with pytest.raises(AgentError, match=sentence):
-        read_agent(name, {"prompt": "p"})
+        parse_agent(name, {"prompt": "p"})
 
 
 @given(st.text())
 def test_a_name_that_passes_stays_one_file_in_its_directory(name: str) -> None:
     try:
-        check_name(name)
+        check_agent_name(name)
     except AgentError as error:
         str(error).encode()  # can be sent and logged, whatever the name was
     else:
@@ -73,18 +73,18 @@ def test_a_name_that_passes_stays_one_file_in_its_directory(name: str) -> None:
 
 
 def test_a_prompt_is_all_an_agent_needs() -> None:
-    assert read() == Agent(name="crab", prompt="You are crab.")
-    assert read_agent("crab", {}, "Be brief.").prompt == "Be brief."
-    assert read_agent("crab", {"prompt": "old"}, "new").prompt == "new"
+    assert read_crab() == Agent(name="crab", prompt="You are crab.")
+    assert parse_agent("crab", {}, "Be brief.").prompt == "Be brief."
+    assert parse_agent("crab", {"prompt": "old"}, "new").prompt == "new"
 
 
 @pytest.mark.parametrize("prompt", [None, "", " \n\t"])
 def test_an_agent_without_a_prompt_is_none(prompt: str | None) -> None:
     with pytest.raises(AgentError, match=r"prompt is (missing|empty); write"):
-        read_agent("crab", {"prompt": prompt})
+        parse_agent("crab", {"prompt": prompt})
     if prompt is not None:
         with pytest.raises(AgentError, match="prompt is empty"):
-            read_agent("crab", {"prompt": "one that is not meant"}, prompt)
+            parse_agent("crab", {"prompt": "one that is not meant"}, prompt)
 
 
 def test_what_is_said_is_read() -> None:
@@ -95,7 +95,7 @@ def test_what_is_said_is_read() -> None:
         "auto_restart": False,
         "idle_timeout": 60,
     }
-    agent = read(
+    agent = read_crab(
         description="d",
         model="m",
         max_iterations=1000,
@@ -122,25 +122,25 @@ def test_what_is_said_is_read() -> None:
         compact_tool_max_len=0,
         hooks={"bash": {"deny": ["rm"], "timeout": 1.5}},
         mcps=(
-            McpServer("github", "github-mcp", ("-v",), {"TOKEN": "t"}, "", "", False, 60.0),
-            McpServer("far", url="https://h.example/mcp", auth="Bearer b"),
+            McpServerConfig("github", "github-mcp", ("-v",), {"TOKEN": "t"}, "", "", False, 60.0),
+            McpServerConfig("far", url="https://h.example/mcp", auth="Bearer b"),
         ),
     )
 
 
 def test_null_means_the_default() -> None:
-    settings = dict.fromkeys(settings_of(read()))
-    assert read(**settings) == read()
-    server = dict.fromkeys(msgspec.structs.asdict(McpServer("x")))
-    assert read(mcps=[{**server, **GITHUB}]) == read(mcps=[GITHUB])
-    assert read(hooks={"bash": None, "os": {"a": None}}) == read(hooks={"os": {}})
-    assert read(mcps=[{**GITHUB, "env": {"A": None}, "url": ""}]) == read(mcps=[GITHUB])
+    settings = dict.fromkeys(render_settings(read_crab()))
+    assert read_crab(**settings) == read_crab()
+    server = dict.fromkeys(msgspec.structs.asdict(McpServerConfig("x")))
+    assert read_crab(mcps=[{**server, **GITHUB}]) == read_crab(mcps=[GITHUB])
+    assert read_crab(hooks={"bash": None, "os": {"a": None}}) == read_crab(hooks={"os": {}})
+    assert read_crab(mcps=[{**GITHUB, "env": {"A": None}, "url": ""}]) == read_crab(mcps=[GITHUB])
 
 
 def test_a_tool_can_be_chosen_as_openai_spells_it() -> None:
     choice = {"type": "function", "function": {"name": "bash"}}
-    assert read(tool_choice=choice).tool_choice == "bash"
-    assert read(tool_choice="").tool_choice == "auto"
+    assert read_crab(tool_choice=choice).tool_choice == "bash"
+    assert read_crab(tool_choice="").tool_choice == "auto"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_cannot_be_used_is_named_with_what_to_write(
     key: str, value: Any, sentence: str
 ) -> None:
     with pytest.raises(AgentError, match=sentence):
-        read(**{key: value})
+        read_crab(**{key: value})
 
 
 def test_settings_nested_without_end_are_refused() -> None:
@@ -208,12 +208,12 @@ def test_settings_nested_without_end_are_refused() -> None:
     for _ in range(100):
         deep = {"a": deep}
     with pytest.raises(AgentError, match="nested too deeply"):
-        read(hooks=deep)
+        read_crab(hooks=deep)
 
 
 def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
     with pytest.raises(AgentError) as caught:
-        read(mcps=[{**GITHUB, "env": {"TOKEN": ["hunter2"]}, "auth": ["hunter2"]}])
+        read_crab(mcps=[{**GITHUB, "env": {"TOKEN": ["hunter2"]}, "auth": ["hunter2"]}])
     assert "hunter2" not in str(caught.value)
 
 
@@ -223,15 +223,15 @@ def test_keys_that_mean_nothing_are_left_alone_and_listed() -> None:
         "compact_threshold": 5,
         "mcps": [{**GITHUB, "enabled": True}],
     }
-    assert read(**document) == read(mcps=[GITHUB])
-    assert unknown_keys(document) == ["id", "compact_threshold", "mcps.github.enabled"]
-    assert unknown_keys({"mcps": 5}) == unknown_keys({"mcps": [5]}) == []
+    assert read_crab(**document) == read_crab(mcps=[GITHUB])
+    assert find_unknown_keys(document) == ["id", "compact_threshold", "mcps.github.enabled"]
+    assert find_unknown_keys({"mcps": 5}) == find_unknown_keys({"mcps": [5]}) == []
 
 
 def test_settings_hold_every_key_and_no_secret() -> None:
     local = {**GITHUB, "env": {"TOKEN": "hunter2", "EMPTY": ""}}
     far = {"name": "far", "url": "https://h", "auth": "Bearer hunter2", "idle_timeout": 5}
-    settings = settings_of(read(mcps=[local, far], hooks={"bash": {"deny": ["rm"]}}))
+    settings = render_settings(read_crab(mcps=[local, far], hooks={"bash": {"deny": ["rm"]}}))
     assert settings == {
         "description": "",
         "model": "",
@@ -272,30 +272,36 @@ def test_settings_hold_every_key_and_no_secret() -> None:
 
 
 def test_settings_are_a_copy() -> None:
-    agent = read(hooks={"bash": {"deny": ["rm"]}})
-    settings_of(agent)["hooks"]["bash"]["deny"].append("dd")
+    agent = read_crab(hooks={"bash": {"deny": ["rm"]}})
+    render_settings(agent)["hooks"]["bash"]["deny"].append("dd")
     assert agent.hooks == {"bash": {"deny": ["rm"]}}
 
 
 SECRETS = st.dictionaries(st.text("AB", min_size=1), st.text("s*"), max_size=3)
 SERVERS = st.builds(
-    McpServer, name=st.text("nm", min_size=1), command=st.just("c"), env=SECRETS, auth=st.text("s*")
+    McpServerConfig,
+    name=st.text("nm", min_size=1),
+    command=st.just("c"),
+    env=SECRETS,
+    auth=st.text("s*"),
 )
 
 
 @given(st.lists(SERVERS, max_size=3, unique_by=lambda server: server.name))
-def test_settings_that_come_back_as_they_were_sent_change_nothing(servers: list[McpServer]) -> None:
+def test_settings_that_come_back_as_they_were_sent_change_nothing(
+    servers: list[McpServerConfig],
+) -> None:
     agent = Agent("crab", "p", mcps=tuple(servers))
-    sent = json.loads(json.dumps(settings_of(agent)))
-    assert read_agent("crab", unmask(sent, agent), agent.prompt) == agent
+    sent = json.loads(json.dumps(render_settings(agent)))
+    assert parse_agent("crab", unmask_settings(sent, agent), agent.prompt) == agent
 
 
 def test_a_secret_that_is_sent_whole_replaces_the_stored_one() -> None:
-    agent = read(mcps=[{**GITHUB, "env": {"A": "1", "B": "2"}, "auth": "old"}])
-    sent = settings_of(agent)
+    agent = read_crab(mcps=[{**GITHUB, "env": {"A": "1", "B": "2"}, "auth": "old"}])
+    sent = render_settings(agent)
     sent["mcps"][0]["env"] = {"A": MASK, "C": "3"}
     sent["mcps"][0]["auth"] = "new"
-    (server,) = read_agent("crab", unmask(sent, agent), "p").mcps
+    (server,) = parse_agent("crab", unmask_settings(sent, agent), "p").mcps
     assert (server.env, server.auth) == ({"A": "1", "C": "3"}, "new")
     assert sent["mcps"][0]["env"]["A"] == MASK
 
@@ -312,12 +318,12 @@ def test_a_secret_that_is_sent_whole_replaces_the_stored_one() -> None:
 def test_a_mask_for_which_nothing_is_stored_is_refused(
     server: dict[str, Any], sentence: str
 ) -> None:
-    stored = read(mcps=[{**GITHUB, "env": {"A": "1"}}])
+    stored = read_crab(mcps=[{**GITHUB, "env": {"A": "1"}}])
     for before in (stored, None):
         with pytest.raises(AgentError, match=sentence):
-            unmask({"mcps": [server]}, before)
+            unmask_settings({"mcps": [server]}, before)
 
 
 @pytest.mark.parametrize("servers", [None, 5, [5], [{"env": 5}], [{"name": ["x"]}]])
 def test_settings_of_the_wrong_shape_are_left_for_the_reader(servers: Any) -> None:
-    assert unmask({"mcps": servers, "model": "m"}, None) == {"mcps": servers, "model": "m"}
+    assert unmask_settings({"mcps": servers, "model": "m"}, None) == {"mcps": servers, "model": "m"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.storage.agent import Agent, AgentError, McpServer
+from crabtalk.storage.agent import Agent, AgentError, McpServerConfig
 from crabtalk.storage.agent_files import AgentFiles
 
 CRAB = """\
@@ -74,7 +74,7 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
     return write
 
 
-Write = Callable[[str, str | bytes], Path]
+WriteFile = Callable[[str, str | bytes], Path]
 
 
 def test_what_is_saved_is_loaded_listed_and_deleted(files: AgentFiles, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_is_saved_is_loaded_listed_and_deleted(files: AgentFiles, tmp_path:
     assert [path.name for path in (tmp_path / "agents").iterdir()] == ["bee.toml"]
 
 
-def test_files_and_their_directory_are_private(files: AgentFiles, write: Write) -> None:
+def test_files_and_their_directory_are_private(files: AgentFiles, write: WriteFile) -> None:
     files.save(Agent("crab", "p"))
     path = write("open", 'prompt = "p"')
     path.chmod(0o644)
@@ -115,8 +115,8 @@ def test_a_new_file_is_readable(files: AgentFiles, tmp_path: Path) -> None:
             tools=("bash", "read"),
             hooks={"bash": {"deny": ["rm"], "allow": {"a b": True}}, "my hook": {}},
             mcps=(
-                McpServer("github", "github-mcp", ("-v",), {"TOKEN": "t"}),
-                McpServer("far", url="https://h.example", auth="Bearer b", idle_timeout=60.0),
+                McpServerConfig("github", "github-mcp", ("-v",), {"TOKEN": "t"}),
+                McpServerConfig("far", url="https://h.example", auth="Bearer b", idle_timeout=60.0),
             ),
         )
     )
@@ -156,7 +156,7 @@ def test_only_what_is_not_at_its_default_is_written(files: AgentFiles, tmp_path:
     assert (tmp_path / "agents" / "crab.toml").read_text() == 'prompt = "Be brief."\n'
 
 
-def changed(files: AgentFiles, path: Path, **changes: Any) -> list[str]:
+def save_changes(files: AgentFiles, path: Path, **changes: Any) -> list[str]:
     """Saves a changed agent over the file. Which lines went (-) and came (+)."""
     before = path.read_bytes().decode().splitlines(keepends=True)
     agent = files.load(path.stem)
@@ -169,17 +169,17 @@ def changed(files: AgentFiles, path: Path, **changes: Any) -> list[str]:
     return gone + [f"+{line}" for line in after if line not in before]
 
 
-def test_a_save_that_changes_nothing_changes_no_byte(files: AgentFiles, write: Write) -> None:
+def test_a_save_that_changes_nothing_changes_no_byte(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB.replace("\n", "\r\n").removesuffix("\r\n"))
     before = path.read_bytes()
-    assert changed(files, path) == []
+    assert save_changes(files, path) == []
     assert path.read_bytes() == before
 
 
 @pytest.mark.req("storage.agents")
-def test_a_save_changes_only_the_lines_it_must(files: AgentFiles, write: Write) -> None:
+def test_a_save_changes_only_the_lines_it_must(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB)
-    assert changed(files, path, model="big", max_iterations=20, thinking=True) == [
+    assert save_changes(files, path, model="big", max_iterations=20, thinking=True) == [
         "-model = 'small'\n",
         "-max_iterations=16\n",
         '+model = "big"\n',
@@ -191,9 +191,9 @@ def test_a_save_changes_only_the_lines_it_must(files: AgentFiles, write: Write) 
     assert text.index("thinking") < text.index("# careful with this\n[hooks.bash]")
 
 
-def test_the_line_ends_of_a_file_are_kept(files: AgentFiles, write: Write) -> None:
+def test_the_line_ends_of_a_file_are_kept(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB.replace("\n", "\r\n"))
-    assert changed(files, path, prompt="one\ntwo", skills=("s",)) == [
+    assert save_changes(files, path, prompt="one\ntwo", skills=("s",)) == [
         '-prompt = """You are crab."""\r\n',
         '+prompt = """\r\n',
         "+one\r\n",
@@ -202,9 +202,11 @@ def test_the_line_ends_of_a_file_are_kept(files: AgentFiles, write: Write) -> No
     ]
 
 
-def test_a_default_that_is_written_down_stays_written_down(files: AgentFiles, write: Write) -> None:
+def test_a_default_that_is_written_down_stays_written_down(
+    files: AgentFiles, write: WriteFile
+) -> None:
     path = write("crab", CRAB)
-    assert changed(files, path, description="", model="") == [
+    assert save_changes(files, path, description="", model="") == [
         '-description = "General helper"   # shown to others\n',
         "-model = 'small'\n",
         '+description = ""   # shown to others\n',
@@ -212,18 +214,18 @@ def test_a_default_that_is_written_down_stays_written_down(files: AgentFiles, wr
     ]
 
 
-def test_a_list_keeps_the_comments_of_what_stays_in_it(files: AgentFiles, write: Write) -> None:
+def test_a_list_keeps_the_comments_of_what_stays_in_it(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB)
-    assert changed(files, path, tools=("read", "edit")) == [
+    assert save_changes(files, path, tools=("read", "edit")) == [
         '-    "bash",  # runs things\n',
         '+    "edit",\n',
     ]
 
 
-def test_hooks_change_key_by_key(files: AgentFiles, write: Write) -> None:
+def test_hooks_change_key_by_key(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB)
     hooks = {"bash": {"disabled": True, "deny": ["rm"], "timeout": 5}, "files": {"roots": ["/"]}}
-    assert changed(files, path, hooks=hooks) == [
+    assert save_changes(files, path, hooks=hooks) == [
         "-disabled = false  # for now\n",
         "-# what it remembers\n",
         "-[hooks.memory]\n",
@@ -236,28 +238,28 @@ def test_hooks_change_key_by_key(files: AgentFiles, write: Write) -> None:
 
 
 def test_a_server_takes_its_own_comments_along_and_no_others(
-    files: AgentFiles, write: Write
+    files: AgentFiles, write: WriteFile
 ) -> None:
     path = write("crab", CRAB)
     github, slack = files.load("crab").mcps  # type: ignore[union-attr]
-    changed(files, path, mcps=(slack,))
+    save_changes(files, path, mcps=(slack,))
     start, end = CRAB.index("# code"), CRAB.index("# chat")
     assert path.read_text() == CRAB[:start] + CRAB[end:]
     path = write("crab", CRAB)
-    changed(files, path, mcps=(github,))
+    save_changes(files, path, mcps=(github,))
     start, end = CRAB.index("# chat"), CRAB.index("# That is all")
     assert path.read_text() == CRAB[:start] + CRAB[end:]
     path = write("crab", CRAB)
-    changed(files, path, mcps=())
+    save_changes(files, path, mcps=())
     assert path.read_text() == CRAB[: CRAB.index("# code")] + CRAB[end:]
 
 
-def test_servers_are_known_by_their_names(files: AgentFiles, write: Write) -> None:
+def test_servers_are_known_by_their_names(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB)
     github, slack = files.load("crab").mcps  # type: ignore[union-attr]
     slack = msgspec.structs.replace(slack, env={"A": "1", "B": "2"}, auto_restart=False)
-    new = McpServer("new", "new-mcp")
-    assert changed(files, path, mcps=(slack, new, github)) == [
+    new = McpServerConfig("new", "new-mcp")
+    assert save_changes(files, path, mcps=(slack, new, github)) == [
         "+auto_restart = false\n",
         '+B = "2"\n',
         '+name = "new"\n',
@@ -275,17 +277,17 @@ def test_servers_are_known_by_their_names(files: AgentFiles, write: Write) -> No
 
 
 def test_a_server_that_moves_takes_everything_inside_it_along(
-    files: AgentFiles, write: Write
+    files: AgentFiles, write: WriteFile
 ) -> None:
     a = "# a\n[[mcps]]\nname = 'a'\n\n# inside\n\ncommand = 'a'\n\n# too\n\n[mcps.env]\nA = '1'\n\n"
     b = "[[mcps]]\nname = 'b'\ncommand = 'b'\n"
     path = write("crab", f"prompt = 'p'\n\n{a}# apart\n\n[hooks.bash]\n\n{b}")
     servers = files.load("crab").mcps  # type: ignore[union-attr]
-    changed(files, path, mcps=servers[::-1])
+    save_changes(files, path, mcps=servers[::-1])
     assert path.read_text() == f"prompt = 'p'\n\n{b}\n{a}# apart\n\n[hooks.bash]\n\n"
 
 
-def test_servers_written_in_one_list_stay_in_one_list(files: AgentFiles, write: Write) -> None:
+def test_servers_written_in_one_list_stay_in_one_list(files: AgentFiles, write: WriteFile) -> None:
     content = """\
 prompt = "p"
 mcps = [
@@ -295,20 +297,24 @@ mcps = [
 ]
 """
     path = write("crab", content)
-    servers = (McpServer("b", "b"), McpServer("c", "d"), McpServer("e", url="http://e"))
-    changed(files, path, mcps=servers)
+    servers = (
+        McpServerConfig("b", "b"),
+        McpServerConfig("c", "d"),
+        McpServerConfig("e", url="http://e"),
+    )
+    save_changes(files, path, mcps=servers)
     assert path.read_text() == content.replace(
         '    { name = "a", command = "a" },  # first\n', ""
     ).replace(
         'command = "c" },  # third\n',
         'command = "d" },  # third\n    { name = "e", url = "http://e" },\n',
     )
-    changed(files, path, mcps=())
+    save_changes(files, path, mcps=())
     assert path.read_text() == 'prompt = "p"\n'
 
 
 def test_an_environment_on_one_line_is_as_tidy_after_a_change(
-    files: AgentFiles, write: Write
+    files: AgentFiles, write: WriteFile
 ) -> None:
     server = '{ name = "a", command = "a", extra = 1, env = %s },  # first\n'
     path = write("crab", 'prompt = "p"\nmcps = [\n    ' + server % '{ B = "2" }' + "]\n")
@@ -317,9 +323,9 @@ def test_an_environment_on_one_line_is_as_tidy_after_a_change(
         ({"A": "1", "C": "3"}, '{ A = "1", C = "3" }'),
         ({"C": "3"}, '{ C = "3" }'),
     ):
-        changed(files, path, mcps=(McpServer("a", "a", env=env),))
+        save_changes(files, path, mcps=(McpServerConfig("a", "a", env=env),))
         assert path.read_text() == 'prompt = "p"\nmcps = [\n    ' + server % told + "]\n"
-    changed(files, path, mcps=(McpServer("a", "a"),))
+    save_changes(files, path, mcps=(McpServerConfig("a", "a"),))
     plain = '{ name = "a", command = "a", extra = 1 },  # first\n'
     assert path.read_text() == f'prompt = "p"\nmcps = [\n    {plain}]\n'
 
@@ -345,24 +351,26 @@ def test_an_environment_on_one_line_is_as_tidy_after_a_change(
     ],
 )
 def test_hooks_can_be_written_in_any_way_toml_has(
-    files: AgentFiles, write: Write, said: str, hooks: dict[str, Any]
+    files: AgentFiles, write: WriteFile, said: str, hooks: dict[str, Any]
 ) -> None:
     for more in ("", "\n[[mcps]]\nname = 'x'\ncommand = 'y'\n"):
         path = write("crab", f"prompt = 'p'\n{said}{more}")
-        changed(files, path, hooks=hooks)
+        save_changes(files, path, hooks=hooks)
         assert repr(files.load("crab").hooks) == repr(hooks)  # type: ignore[union-attr]
         assert ("# why" in said) == ("# why" in path.read_text())
 
 
-def test_what_means_the_same_is_left_in_a_persons_words(files: AgentFiles, write: Write) -> None:
+def test_what_means_the_same_is_left_in_a_persons_words(
+    files: AgentFiles, write: WriteFile
+) -> None:
     content = (
         "prompt = 'p'\ntool_choice = { type = 'function', function = { name = 'bash' } }\n"
         "[[mcps]]\nname = 'x'\ncommand = 'y'\nidle_timeout = 5\n"
     )
     path = write("crab", content)
-    assert changed(files, path) == []
-    server = McpServer("x", "y", idle_timeout=None)
-    assert changed(files, path, mcps=(server,)) == ["-idle_timeout = 5\n"]
+    assert save_changes(files, path) == []
+    server = McpServerConfig("x", "y", idle_timeout=None)
+    assert save_changes(files, path, mcps=(server,)) == ["-idle_timeout = 5\n"]
 
 
 @pytest.mark.parametrize(
@@ -380,16 +388,16 @@ def test_what_means_the_same_is_left_in_a_persons_words(files: AgentFiles, write
 @pytest.mark.parametrize("eol", ["\n", "\r\n"])
 @pytest.mark.parametrize("more", ["", "\n", "\n# end", "\n[hooks.bash]\na = 1\n"])
 def test_nothing_inside_a_value_is_taken_for_something_else(
-    files: AgentFiles, write: Write, said: str, eol: str, more: str
+    files: AgentFiles, write: WriteFile, said: str, eol: str, more: str
 ) -> None:
     eol = eol if "\n" in said + more else "\n"
     before, after = said.replace("\n", eol), more.replace("\n", eol)
     path = write("crab", before + after)
-    changed(files, path, model="new")
+    save_changes(files, path, model="new")
     text = path.read_bytes().decode()
     assert text.startswith(before)
     assert text.replace(f'{eol}model = "new"', "").rstrip() == (before + after).rstrip()
-    changed(files, path, prompt="another", model="m")
+    save_changes(files, path, prompt="another", model="m")
 
 
 @pytest.mark.parametrize(
@@ -409,9 +417,11 @@ def test_nothing_inside_a_value_is_taken_for_something_else(
     ],
 )
 def test_a_file_that_is_no_agent_yet_can_be_saved_over(
-    files: AgentFiles, write: Write, content: str
+    files: AgentFiles, write: WriteFile, content: str
 ) -> None:
-    agent = Agent("crab", "p", model="m", hooks={"bash": {"a": 1}}, mcps=(McpServer("x", "y"),))
+    agent = Agent(
+        "crab", "p", model="m", hooks={"bash": {"a": 1}}, mcps=(McpServerConfig("x", "y"),)
+    )
     write("crab", content)
     with pytest.raises(AgentError, match=r"crab.toml: "):
         files.load("crab")
@@ -422,7 +432,7 @@ def test_a_file_that_is_no_agent_yet_can_be_saved_over(
 @pytest.mark.req("storage.agents.broken")
 @pytest.mark.parametrize("content", ["prompt = ", b"prompt = '\xff'", "a = 1\na = 2", "a = 1\r"])
 def test_what_is_not_toml_is_never_overwritten(
-    files: AgentFiles, write: Write, content: str | bytes
+    files: AgentFiles, write: WriteFile, content: str | bytes
 ) -> None:
     path = write("crab", content)
     before = path.read_bytes()
@@ -442,7 +452,7 @@ def test_an_agent_that_could_not_be_read_again_is_not_written(files: AgentFiles)
 
 
 @pytest.mark.req("storage.agents.broken")
-def test_a_broken_file_hides_no_other(files: AgentFiles, write: Write, tmp_path: Path) -> None:
+def test_a_broken_file_hides_no_other(files: AgentFiles, write: WriteFile, tmp_path: Path) -> None:
     files.save(Agent("fine", "p"))
     write("torn", "prompt = ")
     write("deep", "a = " + "[" * 5000)
@@ -470,7 +480,7 @@ def test_a_broken_file_hides_no_other(files: AgentFiles, write: Write, tmp_path:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_hides_no_other(files: AgentFiles, write: Write) -> None:
+def test_a_file_that_may_not_be_read_hides_no_other(files: AgentFiles, write: WriteFile) -> None:
     files.save(Agent("fine", "p"))
     write("shut", "prompt = 'p'").chmod(0)
     assert files.list()[0] == [Agent("fine", "p")]
@@ -479,7 +489,7 @@ def test_a_file_that_may_not_be_read_hides_no_other(files: AgentFiles, write: Wr
         files.load("shut")
 
 
-def test_a_renamed_file_is_the_same_byte_for_byte(files: AgentFiles, write: Write) -> None:
+def test_a_renamed_file_is_the_same_byte_for_byte(files: AgentFiles, write: WriteFile) -> None:
     path = write("crab", CRAB)
     files.rename("crab", "lobster")
     assert not path.exists()
@@ -489,7 +499,7 @@ def test_a_renamed_file_is_the_same_byte_for_byte(files: AgentFiles, write: Writ
 
 
 @pytest.mark.parametrize("content", ["prompt = 'p'", "not TOML"])
-def test_a_rename_never_overwrites(files: AgentFiles, write: Write, content: str) -> None:
+def test_a_rename_never_overwrites(files: AgentFiles, write: WriteFile, content: str) -> None:
     files.save(Agent("crab", "p"))
     path = write("lobster", content)
     with pytest.raises(AgentError, match="there is an agent 'lobster' already; choose another"):
@@ -541,7 +551,7 @@ PLAIN = st.recursive(
 )
 VARIABLES = st.sampled_from(["A", "B", "C"]) | TEXTS.filter(lambda name: name and "=" not in name)
 SERVERS = st.builds(
-    McpServer,
+    McpServerConfig,
     name=st.sampled_from(["x", "y", "z", "w.v"]) | TEXTS.filter(str.strip),
     command=TEXTS.filter(str.strip),
     args=LISTS,
@@ -569,12 +579,12 @@ AGENTS = st.builds(
 )
 
 
-def exact(agent: Agent | None) -> tuple[Agent | None, bytes]:
+def encode_hooks_exactly(agent: Agent | None) -> tuple[Agent | None, bytes]:
     """Equal only if hooks agree on what is 1, 1.0 and true."""
     return agent, msgspec.json.encode(agent and agent.hooks, order="deterministic")
 
 
-def toml(value: Any) -> str:
+def render_toml(value: Any) -> str:
     """Not how we write it: that would prove little."""
     match value:
         case bool():
@@ -582,27 +592,29 @@ def toml(value: Any) -> str:
         case str() if value.replace("\n", "").isprintable() and "'" not in value:
             return f"'''\n{value}'''"
         case str():
-            return quoted(value)
+            return quote_toml(value)
         case list() | tuple():
-            return "[\n" + "".join(f"  {toml(entry)}, # listed\n" for entry in value) + "]"
+            return "[\n" + "".join(f"  {render_toml(entry)}, # listed\n" for entry in value) + "]"
         case dict():
-            return "{" + ",".join(f"{quoted(k)}={toml(v)}" for k, v in value.items()) + "}"
+            return (
+                "{" + ",".join(f"{quote_toml(k)}={render_toml(v)}" for k, v in value.items()) + "}"
+            )
     return repr(value)
 
 
-def quoted(text: str) -> str:
+def quote_toml(text: str) -> str:
     if text.isprintable() and "'" not in text:
         return f"'{text}'"
     return '"' + "".join(f"\\U{ord(character):08x}" for character in text) + '"'
 
 
-def settings(value: Agent | McpServer) -> dict[str, Any]:
-    default = Agent("", "") if isinstance(value, Agent) else McpServer("")
+def changed_settings(value: Agent | McpServerConfig) -> dict[str, Any]:
+    default = Agent("", "") if isinstance(value, Agent) else McpServerConfig("")
     pairs = msgspec.structs.asdict(value).items()
     return {key: entry for key, entry in pairs if entry != getattr(default, key)}
 
 
-class Person:
+class HandWrittenFile:
     """Writes an agent's file in a style of their own, and remembers what stands where."""
 
     def __init__(self, draw: st.DrawFn, agent: Agent) -> None:
@@ -610,24 +622,28 @@ class Person:
         self._notes = 0
         self.statements: dict[str, str] = {}
         self.servers: dict[str, str] = {}
-        top = [self._line("id", "1979-05-27")]
-        for key, value in settings(agent).items():
+        top = [self._draw_line("id", "1979-05-27")]
+        for key, value in changed_settings(agent).items():
             if key not in ("name", "hooks", "mcps"):
-                self.statements[key] = self._line(key, toml(value))
+                self.statements[key] = self._draw_line(key, render_toml(value))
                 top.append(self.statements[key])
         sections = []
-        for path, value in self._hooks(agent.hooks):
+        for path, value in self._lay_out_hooks(agent.hooks):
             if value is None:
-                sections.append(f"{self._note()}[{path}]\n")
+                sections.append(f"{self._draw_comment()}[{path}]\n")
             elif sections:
-                sections[-1] += self._line(path, toml(value))
+                sections[-1] += self._draw_line(path, render_toml(value))
             else:
-                top.append(self._line(path, toml(value)))
+                top.append(self._draw_line(path, render_toml(value)))
         is_one_list = draw(st.booleans())
         if agent.mcps and is_one_list:
-            top.append(self._line("mcps", toml([settings(server) for server in agent.mcps])))
+            top.append(
+                self._draw_line(
+                    "mcps", render_toml([changed_settings(server) for server in agent.mcps])
+                )
+            )
         else:
-            self.servers = {server.name: self._server(server) for server in agent.mcps}
+            self.servers = {server.name: self._draw_server(server) for server in agent.mcps}
         sections = draw(st.permutations(sections))
         for section in self.servers.values():
             last = max(
@@ -636,65 +652,76 @@ class Person:
             sections.insert(draw(st.integers(last + 1, len(sections))), section)
         self.text = "".join([*draw(st.permutations(top)), *sections]) + "\n# The end."
 
-    def _note(self) -> str:
+    def _draw_comment(self) -> str:
         self._notes += 1
         return self._draw(st.sampled_from(["", f"# note {self._notes}.\n"]))
 
-    def _line(self, key: str, value: str) -> str:
+    def _draw_line(self, key: str, value: str) -> str:
         self._notes += 1
         remark = self._draw(st.sampled_from(["", f"  # remark {self._notes}."]))
         room = self._draw(st.sampled_from(["", "\n", "\n# apart\n\n"]))
-        return f"{self._note()}{key} = {value}{remark}\n{room}"
+        return f"{self._draw_comment()}{key} = {value}{remark}\n{room}"
 
-    def _hooks(self, hooks: dict[str, dict[str, Any]]) -> list[tuple[str, Any]]:
+    def _lay_out_hooks(self, hooks: dict[str, dict[str, Any]]) -> list[tuple[str, Any]]:
         """Keys and their values in order; a value of None is for a header."""
         match self._draw(st.sampled_from(["headers", "one table", "inline", "dotted"])):
             case "headers":
                 written: list[tuple[str, Any]] = []
                 for name, table in hooks.items():
-                    written.append((f"hooks.{quoted(name)}", None))
-                    written += [(quoted(key), value) for key, value in table.items()]
+                    written.append((f"hooks.{quote_toml(name)}", None))
+                    written += [(quote_toml(key), value) for key, value in table.items()]
                 return written
             case "one table":
-                return [("hooks", None), *((quoted(name), table) for name, table in hooks.items())]
+                return [
+                    ("hooks", None),
+                    *((quote_toml(name), table) for name, table in hooks.items()),
+                ]
             case "inline":
                 return [("hooks", hooks)]
         return [
             pair
             for name, table in hooks.items()
             for pair in (
-                [(f"hooks.{quoted(name)}.{quoted(key)}", value) for key, value in table.items()]
-                or [(f"hooks . {quoted(name)}", {})]
+                [
+                    (f"hooks.{quote_toml(name)}.{quote_toml(key)}", value)
+                    for key, value in table.items()
+                ]
+                or [(f"hooks . {quote_toml(name)}", {})]
             )
         ]
 
-    def _server(self, server: McpServer) -> str:
-        said = settings(server)
+    def _draw_server(self, server: McpServerConfig) -> str:
+        said = changed_settings(server)
         env = said.pop("env", {})
-        lines = [self._line(key, toml(value)) for key, value in said.items()]
+        lines = [self._draw_line(key, render_toml(value)) for key, value in said.items()]
         match self._draw(st.sampled_from(["header", "inline", "dotted"])):
             case "header" if env:
-                lines += [f"{self._note()}[mcps.env]\n"]
-                lines += [self._line(quoted(key), toml(value)) for key, value in env.items()]
+                lines += [f"{self._draw_comment()}[mcps.env]\n"]
+                lines += [
+                    self._draw_line(quote_toml(key), render_toml(value))
+                    for key, value in env.items()
+                ]
             case "dotted":
-                lines += [self._line(f"env.{quoted(k)}", toml(v)) for k, v in env.items()]
+                lines += [
+                    self._draw_line(f"env.{quote_toml(k)}", render_toml(v)) for k, v in env.items()
+                ]
             case _:
-                lines += [self._line("env", toml(env))]
-        return f"{self._note()}[[mcps]]\n" + "".join(lines)
+                lines += [self._draw_line("env", render_toml(env))]
+        return f"{self._draw_comment()}[[mcps]]\n" + "".join(lines)
 
 
 @st.composite
-def revisions(draw: st.DrawFn) -> tuple[Person, Agent, Agent]:
+def draw_revision(draw: st.DrawFn) -> tuple[HandWrittenFile, Agent, Agent]:
     """A file by a person, the agent in it, and what that agent is to become."""
     first, other = draw(AGENTS), draw(AGENTS)
     changes = {key: getattr(other, key) for key in draw(st.sets(st.sampled_from(FIELDS)))}
     if "mcps" in changes and draw(st.booleans()):
         servers = {server.name: server for server in (*other.mcps, *first.mcps)}
         changes["mcps"] = tuple(draw(st.permutations(list(servers.values()))))
-    return Person(draw, first), first, msgspec.structs.replace(first, **changes)
+    return HandWrittenFile(draw, first), first, msgspec.structs.replace(first, **changes)
 
 
-def without_room(text: str) -> str:
+def strip_trailing_space(text: str) -> str:
     return re.sub(r"(\s*# apart)*\s*\Z", "", text)
 
 
@@ -706,7 +733,7 @@ def test_any_agent_that_is_saved_is_loaded_as_it_was(agent: Agent) -> None:
     with tempfile.TemporaryDirectory() as directory:
         files = AgentFiles(Path(directory))
         files.save(agent)
-        assert exact(files.load("crab")) == exact(agent)
+        assert encode_hooks_exactly(files.load("crab")) == encode_hooks_exactly(agent)
 
 
 MANY = pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
@@ -721,7 +748,7 @@ def test_any_agent_can_be_saved_over_any_other(count: int) -> None:
             files = AgentFiles(Path(directory))
             files.save(first)
             files.save(second)
-            assert exact(files.load("crab")) == exact(second)
+            assert encode_hooks_exactly(files.load("crab")) == encode_hooks_exactly(second)
 
     check()
 
@@ -732,25 +759,25 @@ def test_whatever_way_a_person_writes_what_need_not_change_stays(count: int) -> 
     hypothesis.settings(max_examples=count)(check_what_a_person_wrote)()
 
 
-@given(revisions(), st.sampled_from(["\n", "\r\n"]))
-def check_what_a_person_wrote(revision: tuple[Person, Agent, Agent], eol: str) -> None:
+@given(draw_revision(), st.sampled_from(["\n", "\r\n"]))
+def check_what_a_person_wrote(revision: tuple[HandWrittenFile, Agent, Agent], eol: str) -> None:
     person, first, second = revision
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "crab.toml"
         before = person.text.replace("\n", eol).encode()
         path.write_bytes(before)
         files = AgentFiles(path.parent)
-        assert exact(files.load("crab")) == exact(first)
+        assert encode_hooks_exactly(files.load("crab")) == encode_hooks_exactly(first)
         files.save(first)
         assert path.read_bytes() == before
         files.save(second)
-        assert exact(files.load("crab")) == exact(second)
+        assert encode_hooks_exactly(files.load("crab")) == encode_hooks_exactly(second)
         after = path.read_bytes().decode().replace(eol, "\n")
     assert "id = 1979-05-27" in after
     assert "# The end." in after
     for key, statement in person.statements.items():
         if getattr(first, key) == getattr(second, key):
-            assert without_room(statement) in after
+            assert strip_trailing_space(statement) in after
     for server in first.mcps:
         if server in second.mcps and server.name in person.servers:
-            assert without_room(person.servers[server.name]) in after
+            assert strip_trailing_space(person.servers[server.name]) in after

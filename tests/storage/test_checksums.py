@@ -11,68 +11,68 @@ from hypothesis import strategies as st
 
 from crabtalk.model.messages import Message, ToolCall
 from crabtalk.storage import (
+    ConversationMeta,
     FileStorage,
     MarkerRecord,
     MessageRecord,
-    Meta,
-    Place,
     Record,
-    log_name,
+    WindowRequest,
+    make_log_name,
     verify_log,
 )
-from crabtalk.storage.checksums import check_sum, link_of, prev_of, remove_seal, seal_lines
-from crabtalk.storage.records import decode, encode, encode_line
-from crabtalk.storage.scribe import REMEMBERED, Scribe
-from crabtalk.storage.trail import follow
+from crabtalk.storage.checksums import check_sum, read_link, read_prev, remove_seal, seal_lines
+from crabtalk.storage.records import decode_record, encode_line, encode_records
+from crabtalk.storage.scribe import MAX_REMEMBERED_SUMS, LogWriter
+from crabtalk.storage.trail import read_records_after
 from tests.storage.samples import (
     AT,
     PAIR,
-    every_kind,
-    folded,
-    log_of,
-    opened,
-    opening,
-    said,
-    sealed,
+    log_path,
+    make_every_kind,
+    make_marker,
+    make_message,
+    make_opening,
+    open_file_storage,
+    seal_records,
 )
 
-NAME = log_name(PAIR)
+NAME = make_log_name(PAIR)
 PLENTY = 1 << 20
 
 
-def write(path: Path, data: bytes) -> Path:
+def write_log(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     path.with_suffix(".damaged").unlink(missing_ok=True)
     return path
 
 
-def lines_of(data: bytes) -> list[bytes]:
+def split_lines(data: bytes) -> list[bytes]:
     return data.splitlines(keepends=True)
 
 
-def talk() -> list[bytes]:
+def make_log_lines() -> list[bytes]:
     """A log of six lines: a meta, and messages 0 to 4."""
-    return lines_of(sealed([opening(), *map(said, range(5))]))
+    return split_lines(seal_records([make_opening(), *map(make_message, range(5))]))
 
 
-async def served(storage: FileStorage) -> list[Record | Meta | None]:
+async def read_everything(storage: FileStorage) -> list[Record | ConversationMeta | None]:
     """Everything that any reader gives out."""
-    found: list[Record | Meta | None] = []
-    if (stored := await storage.read(PAIR)) is not None:
+    found: list[Record | ConversationMeta | None] = []
+    if (stored := await storage.read_conversation(PAIR)) is not None:
         found += [*stored.messages, stored.marker]
-    if (page := await storage.page(PAIR, 0, 1000)) is not None:
+    if (page := await storage.read_page(PAIR, 0, 1000)) is not None:
         found += page.messages
-    (followed,) = await storage.follow([(NAME, 0)], PLENTY)
+    (followed,) = await storage.read_new_records([(NAME, 0)], PLENTY)
     if followed is not None and not isinstance(followed, Exception):
         found += [record for _, record in followed.records]
         for at, record in followed.records:
             if isinstance(record, MessageRecord):
-                (window,) = await storage.windows([Place(NAME, record.id, at, 2, 2)])
+                (window,) = await storage.read_windows([WindowRequest(NAME, record.id, at, 2, 2)])
                 found += window
     found += [
         MarkerRecord(one.name, one.archived_at, one.title, one.summary, one.end_id)
-        for one in await storage.archives(PAIR) or []
+        for one in await storage.list_archives(PAIR) or []
     ]
     return [record for record in found if record is not None]
 
@@ -82,45 +82,49 @@ async def served(storage: FileStorage) -> list[Record | Meta | None]:
 
 @pytest.mark.req("checksums.log.format")
 async def test_each_line_ends_in_the_sum_of_the_one_before_and_its_own(home: Path) -> None:
-    async with opened(home) as storage:
-        await storage.append(PAIR, every_kind()[:3], create=True)
-        for record in every_kind()[3:]:
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, make_every_kind()[:3], create=True)
+        for record in make_every_kind()[3:]:
             await storage.append(PAIR, [record])
     prev = ""
-    lines = log_of(home).read_bytes().splitlines()
-    for line, record in zip(lines, every_kind(), strict=True):
+    lines = log_path(home).read_bytes().splitlines()
+    for line, record in zip(lines, make_every_kind(), strict=True):
         members = msgspec.json.decode(line)
         assert list(members)[-2:] == ["prev", "sum"]
         assert members["prev"] == prev
         prev = members["sum"]
         assert len(prev) == 16
         assert remove_seal(line) + b"\n" == encode_line(record)
-        assert decode(line) == record
+        assert decode_record(line) == record
 
 
 @pytest.mark.req("checksums.log.format")
 async def test_the_chain_goes_on_after_a_restart_and_in_a_log_of_another_size(home: Path) -> None:
     for number in range(5):
-        async with opened(home) as storage:
+        async with open_file_storage(home) as storage:
             if not number:
-                await storage.append(PAIR, [opening()], create=True)
-            await storage.append(PAIR, [said(2 * number)])
+                await storage.append(PAIR, [make_opening()], create=True)
+            await storage.append(PAIR, [make_message(2 * number)])
             # Somebody else adds a line meanwhile: what is remembered of the log is old.
-            before = log_of(home).read_bytes()
-            log_of(home).write_bytes(before + sealed([said(2 * number + 1)], before))
-    assert verify_log(log_of(home)) == []
-    assert log_of(home).read_bytes() == sealed([opening(), *map(said, range(10))])
+            before = log_path(home).read_bytes()
+            log_path(home).write_bytes(
+                before + seal_records([make_message(2 * number + 1)], before)
+            )
+    assert verify_log(log_path(home)) == []
+    assert log_path(home).read_bytes() == seal_records(
+        [make_opening(), *map(make_message, range(10))]
+    )
 
 
 async def test_only_so_many_sums_are_remembered(tmp_path: Path) -> None:
-    scribe = Scribe(tmp_path, flush=False)
-    for number in range(REMEMBERED + 3):
+    scribe = LogWriter(tmp_path, flush=False)
+    for number in range(MAX_REMEMBERED_SUMS + 3):
         await scribe.append(f"log-{number}", b"{}\n", create=True, seal=True)
-    assert len(scribe._last_sums) == REMEMBERED
+    assert len(scribe._last_sums) == MAX_REMEMBERED_SUMS
     await scribe.append("log-0", b"{}\n", seal=True)
     await scribe.close()
     one, two = (tmp_path / "log-0.jsonl").read_bytes().splitlines()
-    assert prev_of(two) == link_of(one)
+    assert read_prev(two) == read_link(one)
 
 
 async def test_what_could_not_be_written_is_no_link_of_the_chain(
@@ -133,14 +137,16 @@ async def test_what_could_not_be_written_is_no_link_of_the_chain(
     def refuse(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async with opened(home, flush=True) as storage:
-        await storage.append(PAIR, [opening(), said(0)], create=True)
+    async with open_file_storage(home, flush=True) as storage:
+        await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync" if hasattr(os, "fdatasync") else "fsync", refuse)
             with pytest.raises(Exception, match="nothing of it was kept"):
-                await storage.append(PAIR, [said(1, "lost")])
-        await storage.append(PAIR, [said(1)])
-    assert log_of(home).read_bytes() == sealed([opening(), said(0), said(1)])
+                await storage.append(PAIR, [make_message(1, "lost")])
+        await storage.append(PAIR, [make_message(1)])
+    assert log_path(home).read_bytes() == seal_records(
+        [make_opening(), make_message(0), make_message(1)]
+    )
 
 
 # ── Old logs ───────────────────────────────────────────────────────────────────────────────────
@@ -148,27 +154,29 @@ async def test_what_could_not_be_written_is_no_link_of_the_chain(
 
 @pytest.mark.req("checksums.log.old")
 async def test_an_old_log_is_read_and_goes_on_with_checksums(home: Path) -> None:
-    old = encode(every_kind())
-    write(log_of(home), old)
-    assert verify_log(log_of(home)) == []
-    async with opened(home) as storage:
-        stored = await storage.load(PAIR)
+    old = encode_records(make_every_kind())
+    write_log(log_path(home), old)
+    assert verify_log(log_path(home)) == []
+    async with open_file_storage(home) as storage:
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
         assert (len(stored.messages), stored.damaged) == (2, ())
-        await storage.append(PAIR, [said(5), said(6)])
-    assert log_of(home).read_bytes() == old + sealed([said(5), said(6)], old)
-    assert verify_log(log_of(home)) == []
-    async with opened(home) as storage:
-        page = await storage.page(PAIR, 0, 100)
+        await storage.append(PAIR, [make_message(5), make_message(6)])
+    assert log_path(home).read_bytes() == old + seal_records(
+        [make_message(5), make_message(6)], old
+    )
+    assert verify_log(log_path(home)) == []
+    async with open_file_storage(home) as storage:
+        page = await storage.read_page(PAIR, 0, 100)
         assert page is not None
         assert [record.id for record in page.messages] == list(range(7))
 
 
 @pytest.mark.req("checksums.log.old")
 def test_the_last_old_line_is_sealed_by_the_first_new_one(tmp_path: Path) -> None:
-    old = encode([opening(), said(0), said(1)])
-    data = old + sealed([said(2)], old)
-    path = write(tmp_path / "x.jsonl", data.replace(b"message 1", b"message I"))
+    old = encode_records([make_opening(), make_message(0), make_message(1)])
+    data = old + seal_records([make_message(2)], old)
+    path = write_log(tmp_path / "x.jsonl", data.replace(b"message 1", b"message I"))
     (damage,) = verify_log(path)
     assert (damage.line, damage.fault) == (4, "missing")
 
@@ -177,8 +185,10 @@ def test_the_last_old_line_is_sealed_by_the_first_new_one(tmp_path: Path) -> Non
 def test_lines_that_an_older_version_added_are_fine_once_a_newer_one_went_on(
     tmp_path: Path,
 ) -> None:
-    data = sealed([opening(), said(0)]) + encode([said(1), said(2)])
-    path = write(tmp_path / "x.jsonl", data + sealed([said(3)], data))
+    data = seal_records([make_opening(), make_message(0)]) + encode_records(
+        [make_message(1), make_message(2)]
+    )
+    path = write_log(tmp_path / "x.jsonl", data + seal_records([make_message(3)], data))
     assert verify_log(path) == []
     path.write_bytes(data)
     assert [(one.line, one.fault) for one in verify_log(path)] == [(3, "foreign"), (4, "foreign")]
@@ -189,62 +199,62 @@ def test_lines_that_an_older_version_added_are_fine_once_a_newer_one_went_on(
 
 @pytest.mark.req("checksums.log.flip")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.integers(0, len(sealed(every_kind())) - 1), flip=st.integers(1, 255))
+@given(at=st.integers(0, len(seal_records(make_every_kind())) - 1), flip=st.integers(1, 255))
 async def test_a_flipped_byte_is_found_and_never_served(home: Path, at: int, flip: int) -> None:
-    data = bytearray(sealed(every_kind()))
+    data = bytearray(seal_records(make_every_kind()))
     data[at] ^= flip
-    path = write(log_of(home), bytes(data))
+    path = write_log(log_path(home), bytes(data))
     damage = verify_log(path)
     assert damage, (at, flip)
-    hit = bytes(sealed(every_kind()))[:at].count(b"\n") + 1
+    hit = bytes(seal_records(make_every_kind()))[:at].count(b"\n") + 1
     assert hit in {one.line for one in damage}
     assert all(f"line {one.line}" in one.text for one in damage)
-    async with opened(home) as storage:
-        for record in await served(storage):
-            assert record in every_kind(), (at, flip)
-        assert await storage.load(PAIR) is not None
+    async with open_file_storage(home) as storage:
+        for record in await read_everything(storage):
+            assert record in make_every_kind(), (at, flip)
+        assert await storage.load_and_repair(PAIR) is not None
     if at == len(data) - 1:  # a line feed with nothing after it can be put right
-        assert path.read_bytes() == sealed(every_kind())
+        assert path.read_bytes() == seal_records(make_every_kind())
     else:
         assert verify_log(path) == damage
 
 
 @pytest.mark.req("checksums.log.flip")
 def test_every_bit_of_every_line_is_covered() -> None:
-    for line in sealed(every_kind()).splitlines():
+    for line in seal_records(make_every_kind()).splitlines():
         for at in range(len(line)):
             for bit in range(8):
                 data = bytearray(line)
                 data[at] ^= 1 << bit
                 with pytest.raises(ValueError, match=r"."):
                     for piece in bytes(data).split(b"\n"):
-                        decode(piece)
+                        decode_record(piece)
 
 
 @pytest.mark.req("checksums.log.flip")
 async def test_a_damaged_message_is_reported_kept_aside_and_its_id_not_given_again(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines = talk()
+    lines = make_log_lines()
     flipped = lines[5].replace(b"message 4", b"message 5")
-    write(log_of(home), b"".join([*lines[:5], flipped]))
-    async with opened(home) as storage:
-        stored = await storage.load(PAIR)
+    write_log(log_path(home), b"".join([*lines[:5], flipped]))
+    async with open_file_storage(home) as storage:
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
         assert [record.id for record in stored.messages] == [0, 1, 2, 3]
         assert stored.damaged == (4,)
         assert stored.meta.message_count == 5
-        meta = await storage.meta(PAIR)
+        meta = await storage.read_meta(PAIR)
         assert meta is not None
         assert meta.message_count == 5
-        await storage.append(PAIR, [said(5)])
-        page = await storage.page(PAIR, 0, 100)
+        await storage.append(PAIR, [make_message(5)])
+        page = await storage.read_page(PAIR, 0, 100)
         assert page is not None
         assert [record.id for record in page.messages] == [0, 1, 2, 3, 5]
         assert (page.damaged, page.total) == ((4,), 6)
-    assert log_of(home).with_suffix(".damaged").read_bytes() == flipped
+    assert log_path(home).with_suffix(".damaged").read_bytes() == flipped
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    (damage,) = verify_log(log_of(home))
+    (damage,) = verify_log(log_path(home))
     assert damage.text == (
         f"line 6 (message 4 of {AT}) was changed after it was written: its checksum does not match"
     )
@@ -253,15 +263,15 @@ async def test_a_damaged_message_is_reported_kept_aside_and_its_id_not_given_aga
 
 @pytest.mark.req("checksums.log.flip")
 async def test_pages_count_damaged_messages_and_lead_past_them(home: Path) -> None:
-    lines = talk()
+    lines = make_log_lines()
     for number in (2, 3, 5):
         lines[number] = lines[number].replace(b"message", b"massage", 2)
-    write(log_of(home), b"".join(lines))
-    async with opened(home) as storage:
+    write_log(log_path(home), b"".join(lines))
+    async with open_file_storage(home) as storage:
         offset: int | None = 0
         seen: list[tuple[list[int], tuple[int, ...]]] = []
         while offset is not None:
-            page = await storage.page(PAIR, offset, 2)
+            page = await storage.read_page(PAIR, offset, 2)
             assert page is not None
             assert page.total == 5
             seen.append(([record.id for record in page.messages], page.damaged))
@@ -273,26 +283,33 @@ async def test_pages_count_damaged_messages_and_lead_past_them(home: Path) -> No
 async def test_a_damaged_marker_hides_nothing_and_a_damaged_snapshot_is_not_believed(
     home: Path,
 ) -> None:
-    last = Meta(*PAIR, created_at=AT, title="Tides", message_count=3).snapshot()
-    records: list[Record] = [opening(), said(0), said(1), folded(2, "secret"), said(2), last]
-    data = sealed(records).replace(b"secret", b"sacret").replace(b"Tides", b"Sides")
-    write(log_of(home), data)
-    async with opened(home) as storage:
-        stored = await storage.load(PAIR)
+    last = ConversationMeta(*PAIR, created_at=AT, title="Tides", message_count=3).make_snapshot()
+    records: list[Record] = [
+        make_opening(),
+        make_message(0),
+        make_message(1),
+        make_marker(2, "secret"),
+        make_message(2),
+        last,
+    ]
+    data = seal_records(records).replace(b"secret", b"sacret").replace(b"Tides", b"Sides")
+    write_log(log_path(home), data)
+    async with open_file_storage(home) as storage:
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
         assert (stored.marker, len(stored.messages)) == (None, 3)
         assert stored.meta.title == ""
-        assert await storage.archives(PAIR) == []
-        ((_, meta),) = await storage.conversations()
+        assert await storage.list_archives(PAIR) == []
+        ((_, meta),) = await storage.list_conversations()
         assert (meta.title, meta.message_count) == ("", 3)
 
 
 @pytest.mark.req("checksums.log.flip")
 async def test_the_search_index_is_not_given_damaged_messages(home: Path) -> None:
-    lines = talk()
+    lines = make_log_lines()
     lines[2] = lines[2].replace(b"message 1", b"message l")
-    path = write(log_of(home), b"".join(lines))
-    followed = follow(path, 0, PLENTY)
+    path = write_log(log_path(home), b"".join(lines))
+    followed = read_records_after(path, 0, PLENTY)
     assert followed is not None
     assert [r.id for _, r in followed.records if isinstance(r, MessageRecord)] == [0, 2, 3, 4]
 
@@ -300,8 +317,8 @@ async def test_the_search_index_is_not_given_damaged_messages(home: Path) -> Non
 # ── Cut, moved, added, repeated, removed ───────────────────────────────────────────────────────
 
 
-def faults(path: Path, lines: list[bytes]) -> list[tuple[int, str]]:
-    write(path, b"".join(lines))
+def find_faults(path: Path, lines: list[bytes]) -> list[tuple[int, str]]:
+    write_log(path, b"".join(lines))
     found = verify_log(path)
     assert all(one.text.startswith(f"line {one.line} ") for one in found)
     return [(one.line, one.fault) for one in found]
@@ -310,25 +327,25 @@ def faults(path: Path, lines: list[bytes]) -> list[tuple[int, str]]:
 @pytest.mark.req("checksums.log.verify")
 def test_verify_names_lines_that_were_cut_removed_moved_added_or_repeated(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    a, b, c, d, e, f = lines = talk()
-    other = lines_of(sealed([opening(title="other"), *map(said, range(9))]))
-    assert faults(path, lines) == []
-    assert faults(path, [a, b, c[:-9]]) == [(3, "cut")]
-    assert faults(path, [a, b, c[:-1]]) == []  # lacks its line feed only
-    assert faults(path, [b, c, d]) == [(1, "missing")]
-    assert faults(path, [a, b, d, e, f]) == [(3, "missing")]
-    assert faults(path, [a, b, f]) == [(3, "missing")]
-    assert faults(path, [a, c, b, d, e, f]) == [(2, "moved")]
-    assert faults(path, [a, c, d, b, e, f]) == [(2, "moved"), (3, "moved")]
-    assert faults(path, [a, b, other[7], c, d, e, f]) == [(3, "foreign")]
-    assert faults(path, [a, b, other[7], other[8], c, d]) == [(3, "foreign"), (4, "foreign")]
-    assert faults(path, [a, b, b, c, d]) == [(3, "repeated")]
-    assert faults(path, [a, b, c, b, c, d]) == [(4, "repeated"), (5, "repeated")]
-    assert faults(path, [a, b, c, c]) == [(4, "repeated")]
-    assert faults(path, [*lines, *other]) == [(7, "missing")]
-    assert faults(path, [a, b, encode_line(said(9)), c, d]) == [(3, "foreign")]
-    assert faults(path, [a, b, b"garbage\n", c, d]) == [(3, "unreadable")]
-    assert faults(path, []) == []
+    a, b, c, d, e, f = lines = make_log_lines()
+    other = split_lines(seal_records([make_opening(title="other"), *map(make_message, range(9))]))
+    assert find_faults(path, lines) == []
+    assert find_faults(path, [a, b, c[:-9]]) == [(3, "cut")]
+    assert find_faults(path, [a, b, c[:-1]]) == []  # lacks its line feed only
+    assert find_faults(path, [b, c, d]) == [(1, "missing")]
+    assert find_faults(path, [a, b, d, e, f]) == [(3, "missing")]
+    assert find_faults(path, [a, b, f]) == [(3, "missing")]
+    assert find_faults(path, [a, c, b, d, e, f]) == [(2, "moved")]
+    assert find_faults(path, [a, c, d, b, e, f]) == [(2, "moved"), (3, "moved")]
+    assert find_faults(path, [a, b, other[7], c, d, e, f]) == [(3, "foreign")]
+    assert find_faults(path, [a, b, other[7], other[8], c, d]) == [(3, "foreign"), (4, "foreign")]
+    assert find_faults(path, [a, b, b, c, d]) == [(3, "repeated")]
+    assert find_faults(path, [a, b, c, b, c, d]) == [(4, "repeated"), (5, "repeated")]
+    assert find_faults(path, [a, b, c, c]) == [(4, "repeated")]
+    assert find_faults(path, [*lines, *other]) == [(7, "missing")]
+    assert find_faults(path, [a, b, encode_line(make_message(9)), c, d]) == [(3, "foreign")]
+    assert find_faults(path, [a, b, b"garbage\n", c, d]) == [(3, "unreadable")]
+    assert find_faults(path, []) == []
 
 
 @pytest.mark.req("checksums.log.verify")
@@ -336,8 +353,11 @@ def test_verify_names_lines_that_were_cut_removed_moved_added_or_repeated(tmp_pa
 @given(order=st.lists(st.integers(0, 9), max_size=12))
 def test_any_other_sequence_of_lines_is_found(tmp_path: Path, order: list[int]) -> None:
     """Lines of one log and of another in any order: fine is only the beginning of either."""
-    lines = [*talk()[:5], *lines_of(sealed([opening(title="other"), *map(said, range(4))]))]
-    path = write(tmp_path / "x.jsonl", b"".join(lines[number] for number in order))
+    lines = [
+        *make_log_lines()[:5],
+        *split_lines(seal_records([make_opening(title="other"), *map(make_message, range(4))])),
+    ]
+    path = write_log(tmp_path / "x.jsonl", b"".join(lines[number] for number in order))
     is_beginning = order in ([*range(len(order))], [*range(5, 5 + len(order))])
     assert (verify_log(path) == []) is (is_beginning and len(order) <= 5)
 
@@ -346,18 +366,18 @@ def test_any_other_sequence_of_lines_is_found(tmp_path: Path, order: list[int]) 
 async def test_readers_leave_out_copies_and_moved_messages_and_report_the_rest(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a, b, c, d, e, f = talk()
+    a, b, c, d, e, f = make_log_lines()
     for lines, ids, missing in (
         ([a, b, c, c, d, e, f], [0, 1, 2, 3, 4], ()),
         ([a, b, c, b, c, d, e, f], [0, 1, 2, 3, 4], ()),
         ([a, b, d, c, e, f], [0, 2, 3, 4], (1,)),
         ([a, b, e, f], [0, 3, 4], (1, 2)),
     ):
-        write(log_of(home), b"".join(lines))
+        write_log(log_path(home), b"".join(lines))
         caplog.clear()
-        async with opened(home) as storage:
-            stored = await storage.load(PAIR)
-            page = await storage.page(PAIR, 0, 100)
+        async with open_file_storage(home) as storage:
+            stored = await storage.load_and_repair(PAIR)
+            page = await storage.read_page(PAIR, 0, 100)
         assert stored is not None
         assert page is not None
         for messages, damaged in (
@@ -371,26 +391,26 @@ async def test_readers_leave_out_copies_and_moved_messages_and_report_the_rest(
 
 @pytest.mark.req("checksums.log.verify")
 async def test_a_log_can_be_verified_while_it_is_written(home: Path) -> None:
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening()], create=True)
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening()], create=True)
         for number in range(100):
-            await storage.append(PAIR, [said(number)])
-            assert verify_log(log_of(home)) == []
+            await storage.append(PAIR, [make_message(number)])
+            assert verify_log(log_path(home)) == []
 
 
 @pytest.mark.req("checksums.log.flip")
 async def test_a_last_line_whose_line_feed_is_damaged_is_put_right_and_never_cut(
     home: Path,
 ) -> None:
-    whole = b"".join(talk())
+    whole = b"".join(make_log_lines())
     for end in (b"K", b" ", b"\r", b"\0"):
-        write(log_of(home), whole[:-1] + end)
-        assert verify_log(log_of(home)) != []
-        async with opened(home) as storage:
-            stored = await storage.load(PAIR)
+        write_log(log_path(home), whole[:-1] + end)
+        assert verify_log(log_path(home)) != []
+        async with open_file_storage(home) as storage:
+            stored = await storage.load_and_repair(PAIR)
         assert stored is not None
         assert [record.id for record in stored.messages] == [0, 1, 2, 3, 4]
-        assert log_of(home).read_bytes() == whole
+        assert log_path(home).read_bytes() == whole
 
 
 # ── Codec ──────────────────────────────────────────────────────────────────────────────────────
@@ -400,12 +420,12 @@ TEXTS = st.text(max_size=60)
 
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.sampled_from([b"", b"0123456789abcdef"]))
 def test_any_lines_can_be_sealed_and_come_back(texts: list[str], prev: bytes) -> None:
-    data = encode([said(number, text) for number, text in enumerate(texts)])
+    data = encode_records([make_message(number, text) for number, text in enumerate(texts)])
     lines, last = seal_lines(data, prev)
     for line in lines.splitlines():
         check_sum(line)
-        assert prev_of(line) == prev
-        prev = link_of(line)
+        assert read_prev(line) == prev
+        prev = read_link(line)
     assert prev == last
     assert b"".join(remove_seal(line) + b"\n" for line in lines.split(b"\n")[:-1]) == data
 
@@ -413,8 +433,8 @@ def test_any_lines_can_be_sealed_and_come_back(texts: list[str], prev: bytes) ->
 @given(st.binary(max_size=80))
 def test_any_bytes_can_be_asked_about(data: bytes) -> None:
     remove_seal(data)
-    prev_of(data)
-    assert link_of(data)
+    read_prev(data)
+    assert read_link(data)
 
 
 def test_calls_that_look_like_seals_are_none() -> None:
@@ -422,4 +442,4 @@ def test_calls_that_look_like_seals_are_none() -> None:
     call = ToolCall("c", "bash", seal)
     for message in (Message("user", seal), Message("assistant", tool_calls=(call,))):
         record = MessageRecord(0, AT, message)
-        assert decode(encode_line(record)[:-1]) == record
+        assert decode_record(encode_line(record)[:-1]) == record

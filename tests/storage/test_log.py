@@ -10,59 +10,59 @@ import pytest
 
 from crabtalk.model.messages import Message
 from crabtalk.storage import (
+    ConversationMeta,
     EventRecord,
     FileStorage,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Record,
-    Stored,
-    log_name,
+    StoredConversation,
+    make_log_name,
 )
 from crabtalk.storage import log as logs
 from crabtalk.storage.files import PAGE_BYTES
-from crabtalk.storage.records import decode, encode, encode_line
+from crabtalk.storage.records import decode_record, encode_line, encode_records
 from tests.storage.samples import (
     AT,
     PAIR,
-    every_kind,
-    folded,
-    log_of,
-    opened,
-    opening,
-    said,
-    sealed,
+    log_path,
+    make_every_kind,
+    make_marker,
+    make_message,
+    make_opening,
+    open_file_storage,
+    seal_records,
 )
 
-NAME = log_name(PAIR)
+NAME = make_log_name(PAIR)
 
 
-async def write(home: Path, records: list[Record]) -> Path:
+async def write_log(home: Path, records: list[Record]) -> Path:
     """A log as storage itself makes it."""
-    async with opened(home) as storage:
+    async with open_file_storage(home) as storage:
         await storage.append(PAIR, records[:1], create=True)
         for record in records[1:]:
             await storage.append(PAIR, [record])
-    return log_of(home)
+    return log_path(home)
 
 
-async def load(home: Path) -> Stored | None:
-    async with opened(home) as storage:
-        return await storage.load(PAIR)
+async def load_log(home: Path) -> StoredConversation | None:
+    async with open_file_storage(home) as storage:
+        return await storage.load_and_repair(PAIR)
 
 
-def since_marker(records: list[Record]) -> list[MessageRecord]:
+def find_since_marker(records: list[Record]) -> list[MessageRecord]:
     """Told apart without the code under test."""
     markers = [n for n, record in enumerate(records) if isinstance(record, MarkerRecord)]
     rest = records[markers[-1] :] if markers else records
     return [record for record in rest if isinstance(record, MessageRecord)]
 
 
-def decoded(path: Path) -> list[Record]:
+def decode_log(path: Path) -> list[Record]:
     data = path.read_bytes()
     assert data.endswith(b"\n")
-    return [decode(line) for line in data[:-1].split(b"\n")]
+    return [decode_record(line) for line in data[:-1].split(b"\n")]
 
 
 # ── Torn ends ───────────────────────────────────────────────────────────────────────────────────
@@ -70,43 +70,43 @@ def decoded(path: Path) -> list[Record]:
 
 @pytest.mark.req("storage.jsonl")
 async def test_the_log_is_one_object_a_line_that_says_what_it_is(home: Path) -> None:
-    path = await write(home, every_kind())
-    assert path.read_bytes() == sealed(every_kind())
-    assert decoded(path) == every_kind()
+    path = await write_log(home, make_every_kind())
+    assert path.read_bytes() == seal_records(make_every_kind())
+    assert decode_log(path) == make_every_kind()
 
 
-async def goes_on(storage: FileStorage, path: Path, data: bytes, whole: list[Record]) -> None:
+async def check_goes_on(storage: FileStorage, path: Path, data: bytes, whole: list[Record]) -> None:
     """With `data` as its log, the conversation has `whole`, and can be continued."""
     path.write_bytes(data)
-    stored = await storage.load(PAIR)
+    stored = await storage.load_and_repair(PAIR)
     if not whole:
         assert stored is None
         assert not path.exists()
-        await storage.append(PAIR, [opening(), said(0)], create=True)
-        assert decoded(path) == [opening(), said(0)]
+        await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+        assert decode_log(path) == [make_opening(), make_message(0)]
         return
     assert stored is not None
-    assert list(stored.messages) == since_marker(whole)
-    whole = [*whole, *closing(path, whole)]
-    assert decoded(path) == whole
+    assert list(stored.messages) == find_since_marker(whole)
+    whole = [*whole, *find_closing_records(path, whole)]
+    assert decode_log(path) == whole
     count = sum(isinstance(record, MessageRecord) for record in whole)
     assert stored.meta.message_count == count
-    more = said(count, "go on")
+    more = make_message(count, "go on")
     await storage.append(PAIR, [more])
-    assert decoded(path) == [*whole, more]
-    stored = await storage.load(PAIR)
+    assert decode_log(path) == [*whole, more]
+    stored = await storage.load_and_repair(PAIR)
     assert stored is not None
-    assert list(stored.messages) == since_marker([*whole, more])
+    assert list(stored.messages) == find_since_marker([*whole, more])
 
 
-def closing(path: Path, whole: list[Record]) -> list[Record]:
+def find_closing_records(path: Path, whole: list[Record]) -> list[Record]:
     """What loading appends to a log whose last run has no end: that it was interrupted."""
     runs = [record for record in whole if isinstance(record, MessageRecord | EventRecord)]
     since = max([n for n, r in enumerate(whole) if isinstance(r, MarkerRecord)], default=0)
     is_ended = isinstance(runs[-1], EventRecord) and runs[-1].event == "done" if runs else True
     if is_ended or not runs[-1].run or runs[-1] not in whole[since:]:
         return []
-    end, snapshot = decoded(path)[len(whole) :]
+    end, snapshot = decode_log(path)[len(whole) :]
     assert isinstance(end, EventRecord)
     assert (end.event, end.run) == ("done", runs[-1].run)
     assert end.data["stop_reason"] == "interrupted"
@@ -114,10 +114,10 @@ def closing(path: Path, whole: list[Record]) -> list[Record]:
     return [end, snapshot]
 
 
-def cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:
+def list_cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:
     """The log cut at every byte, and what is whole then: a line that lacks only its end is."""
-    data, found, whole = sealed(records), [], 0
-    ends = [len(sealed(records[: n + 1])) - 1 for n in range(len(records))]
+    data, found, whole = seal_records(records), [], 0
+    ends = [len(seal_records(records[: n + 1])) - 1 for n in range(len(records))]
     for cut in range(len(data)):
         while whole < len(ends) and ends[whole] <= cut:
             whole += 1
@@ -128,10 +128,10 @@ def cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:
 @pytest.mark.req("storage.torn_line")
 def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
     async def main() -> None:
-        path = await write(home, every_kind())
-        async with opened(home) as storage:
-            for data, whole in cuts(every_kind()):
-                await goes_on(storage, path, data, whole)
+        path = await write_log(home, make_every_kind())
+        async with open_file_storage(home) as storage:
+            for data, whole in list_cuts(make_every_kind()):
+                await check_goes_on(storage, path, data, whole)
 
     asyncio.run(main())
 
@@ -141,58 +141,58 @@ def test_a_log_whose_end_became_zeros_has_what_is_whole_and_goes_on(home: Path) 
     """What a power cut leaves of blocks that were allocated and never written."""
 
     async def main() -> None:
-        records = every_kind()
-        path = await write(home, records)
-        size = len(sealed(records))
-        async with opened(home) as storage:
-            for data, whole in cuts(records)[::2]:
+        records = make_every_kind()
+        path = await write_log(home, records)
+        size = len(seal_records(records))
+        async with open_file_storage(home) as storage:
+            for data, whole in list_cuts(records)[::2]:
                 # A line whose end became zeros as well does not count as whole.
-                if len(sealed(whole)) > len(data):
+                if len(seal_records(whole)) > len(data):
                     whole = whole[:-1]
-                await goes_on(storage, path, data.ljust(size, b"\0"), whole)
+                await check_goes_on(storage, path, data.ljust(size, b"\0"), whole)
 
     asyncio.run(main())
 
 
 async def test_a_last_line_that_only_lacks_its_end_is_kept(home: Path) -> None:
-    path = await write(home, [opening(), said(0)])
+    path = await write_log(home, [make_opening(), make_message(0)])
     path.write_bytes(path.read_bytes()[:-1])
-    stored = await load(home)
+    stored = await load_log(home)
     assert stored is not None
-    assert stored.messages == (said(0),)
-    assert path.read_bytes() == sealed([opening(), said(0)])
+    assert stored.messages == (make_message(0),)
+    assert path.read_bytes() == seal_records([make_opening(), make_message(0)])
 
 
 async def test_what_is_cut_is_reported(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = await write(home, [opening(), said(0)])
+    path = await write_log(home, [make_opening(), make_message(0)])
     path.write_bytes(path.read_bytes() + b'{"kind":"mess')
-    assert await load(home) is not None
+    assert await load_log(home) is not None
     assert caplog.messages == [f"{NAME}.jsonl ended in half a line of 13 bytes, cut"]
 
 
 async def test_half_a_line_longer_than_a_block_is_cut(home: Path) -> None:
-    path = await write(home, [opening(), said(0)])
-    path.write_bytes(path.read_bytes() + encode_line(said(1, "x" * 200_000))[:-9])
-    stored = await load(home)
+    path = await write_log(home, [make_opening(), make_message(0)])
+    path.write_bytes(path.read_bytes() + encode_line(make_message(1, "x" * 200_000))[:-9])
+    stored = await load_log(home)
     assert stored is not None
-    assert stored.messages == (said(0),)
-    assert decoded(path) == [opening(), said(0)]
+    assert stored.messages == (make_message(0),)
+    assert decode_log(path) == [make_opening(), make_message(0)]
 
 
 async def test_reading_leaves_half_a_line_alone_since_it_may_be_one_being_written(
     home: Path,
 ) -> None:
-    path = await write(home, [opening(), said(0)])
-    data = path.read_bytes() + encode_line(said(1))[:-5]
+    path = await write_log(home, [make_opening(), make_message(0)])
+    data = path.read_bytes() + encode_line(make_message(1))[:-5]
     path.write_bytes(data)
-    async with opened(home) as storage:
-        stored = await storage.read(PAIR)
-        page = await storage.page(PAIR, 0, 10)
-        meta = await storage.meta(PAIR)
+    async with open_file_storage(home) as storage:
+        stored = await storage.read_conversation(PAIR)
+        page = await storage.read_page(PAIR, 0, 10)
+        meta = await storage.read_meta(PAIR)
     assert stored is not None
-    assert stored.messages == (said(0),)
+    assert stored.messages == (make_message(0),)
     assert page is not None
-    assert (page.messages, page.total, page.next_offset) == ((said(0),), 1, None)
+    assert (page.messages, page.total, page.next_offset) == ((make_message(0),), 1, None)
     assert meta is not None
     assert meta.message_count == 1
     assert path.read_bytes() == data
@@ -216,23 +216,25 @@ GARBAGE = [
 async def test_an_unreadable_line_is_reported_copied_once_and_skipped(
     home: Path, caplog: pytest.LogCaptureFixture, garbage: bytes
 ) -> None:
-    path = await write(home, [opening(), said(0)])
-    before = path.read_bytes() + garbage + b"\n" + encode([said(2), said(3)])
+    path = await write_log(home, [make_opening(), make_message(0)])
+    before = (
+        path.read_bytes() + garbage + b"\n" + encode_records([make_message(2), make_message(3)])
+    )
     path.write_bytes(before)
     for _ in range(2):
-        stored = await load(home)
+        stored = await load_log(home)
         assert stored is not None
-        assert stored.messages == (said(0), said(2), said(3))
+        assert stored.messages == (make_message(0), make_message(2), make_message(3))
         assert stored.damaged == (1,)
         assert stored.meta.message_count == 4
-    async with opened(home) as storage:
-        page = await storage.page(PAIR, 0, 10)
+    async with open_file_storage(home) as storage:
+        page = await storage.read_page(PAIR, 0, 10)
         assert page is not None
-        assert page.messages == (said(0), said(2), said(3))
+        assert page.messages == (make_message(0), make_message(2), make_message(3))
         assert page.damaged == (1,)
         assert page.total == 4
-        await storage.append(PAIR, [said(4)])
-    assert path.read_bytes() == before + sealed([said(4)], before)
+        await storage.append(PAIR, [make_message(4)])
+    assert path.read_bytes() == before + seal_records([make_message(4)], before)
     aside = path.with_suffix(".damaged")
     assert aside.read_bytes() == garbage + b"\n"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -241,60 +243,70 @@ async def test_an_unreadable_line_is_reported_copied_once_and_skipped(
 
 
 async def test_only_lines_that_are_new_to_the_copy_are_added_to_it(home: Path) -> None:
-    path = await write(home, [opening()])
+    path = await write_log(home, [make_opening()])
     for garbage in (b"one\none\n", b"two\n", b"one\n"):
         path.write_bytes(path.read_bytes() + garbage)
-        assert await load(home) is not None
+        assert await load_log(home) is not None
     assert path.with_suffix(".damaged").read_bytes() == b"one\ntwo\n"
     assert path.with_suffix(".damaged").stat().st_mode & 0o777 == 0o600
 
 
 async def test_an_unreadable_marker_hides_nothing(home: Path) -> None:
     """Its summary is lost, so the messages it stood for are what is left to go on from."""
-    path = await write(
-        home, [opening(), said(0), folded(1, "first"), said(1), folded(2, "second"), said(2)]
+    path = await write_log(
+        home,
+        [
+            make_opening(),
+            make_message(0),
+            make_marker(1, "first"),
+            make_message(1),
+            make_marker(2, "second"),
+            make_message(2),
+        ],
     )
     path.write_bytes(path.read_bytes().replace(b'"summary":"second"', b'"summary":"sec\0nd"'))
-    stored = await load(home)
+    stored = await load_log(home)
     assert stored is not None
-    assert stored.marker == folded(1, "first")
-    assert stored.messages == (said(1), said(2))
+    assert stored.marker == make_marker(1, "first")
+    assert stored.messages == (make_message(1), make_message(2))
     assert stored.meta.summary == "first"
     assert path.with_suffix(".damaged").read_bytes().count(b"\n") == 1
 
 
 @pytest.mark.parametrize("first", [b"", b'{"kind":"meta","ag', b"\0" * 30])
 async def test_a_log_without_a_whole_line_does_not_block_its_pair(home: Path, first: bytes) -> None:
-    path = log_of(home)
+    path = log_path(home)
     path.parent.mkdir(parents=True)
     path.write_bytes(first)
-    async with opened(home) as storage:
-        assert await storage.read(PAIR) is None
-        assert await storage.meta(PAIR) is None
-        assert await storage.load(PAIR) is None
-        await storage.append(PAIR, [opening(), said(0)], create=True)
-        stored = await storage.load(PAIR)
+    async with open_file_storage(home) as storage:
+        assert await storage.read_conversation(PAIR) is None
+        assert await storage.read_meta(PAIR) is None
+        assert await storage.load_and_repair(PAIR) is None
+        await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
+        stored = await storage.load_and_repair(PAIR)
     assert stored is not None
-    assert stored.messages == (said(0),)
-    assert decoded(path) == [opening(), said(0)]
+    assert stored.messages == (make_message(0),)
+    assert decode_log(path) == [make_opening(), make_message(0)]
 
 
 async def test_a_log_whose_meta_is_unreadable_still_belongs_to_the_pair_it_is_named_for(
     home: Path,
 ) -> None:
-    path = await write(home, [opening(), *map(said, range(5))])
+    path = await write_log(home, [make_opening(), *map(make_message, range(5))])
     path.write_bytes(path.read_bytes().replace(b'{"kind":"meta"', b'{"kind":"me\0a"', 1))
-    async with opened(home) as storage:
-        stored = await storage.load(PAIR)
+    async with open_file_storage(home) as storage:
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
         assert [record.id for record in stored.messages] == [0, 1, 2, 3, 4]
-        assert await storage.meta(PAIR) == Meta(*PAIR, updated_at=AT, message_count=5)
-        page = await storage.page(PAIR, 0, 2)
+        assert await storage.read_meta(PAIR) == ConversationMeta(
+            *PAIR, updated_at=AT, message_count=5
+        )
+        page = await storage.read_page(PAIR, 0, 2)
         assert page is not None
         assert (page.total, page.next_offset) == (5, 2)
-        await storage.append(PAIR, [said(5), stored.meta.snapshot()])
-        assert await storage.resolve(NAME) == PAIR
-    stored = await load(home)
+        await storage.append(PAIR, [make_message(5), stored.meta.make_snapshot()])
+        assert await storage.resolve_handle(NAME) == PAIR
+    stored = await load_log(home)
     assert stored is not None
     assert len(stored.messages) == 6
 
@@ -303,29 +315,29 @@ async def test_a_log_whose_meta_is_unreadable_still_belongs_to_the_pair_it_is_na
 async def test_a_log_that_does_not_say_whose_it_is_is_not_listed(
     home: Path, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
-    await write(home, [opening()])
+    await write_log(home, [make_opening()])
     (home / "sessions" / "stray.jsonl").write_bytes(data)
-    async with opened(home) as storage:
-        assert [name for name, _ in await storage.conversations()] == [NAME]
-        assert await storage.resolve("stray") is None
+    async with open_file_storage(home) as storage:
+        assert [name for name, _ in await storage.list_conversations()] == [NAME]
+        assert await storage.resolve_handle("stray") is None
     sentence = "the log stray does not say whose it is; not listed"
     assert caplog.messages == ([sentence] if data else [])  # an empty one may just be made
 
 
 @pytest.mark.req("storage.meta.unknown")
 async def test_a_key_of_the_meta_that_we_do_not_know_survives(home: Path) -> None:
-    path = await write(home, [opening(title="t")])
-    line = encode_line(opening(title="t")).replace(b'"meta"', b'"meta","topic":"tides"')
+    path = await write_log(home, [make_opening(title="t")])
+    line = encode_line(make_opening(title="t")).replace(b'"meta"', b'"meta","topic":"tides"')
     path.write_bytes(line)
     for number in range(20):
-        async with opened(home) as storage:
-            stored = await storage.load(PAIR)
+        async with open_file_storage(home) as storage:
+            stored = await storage.load_and_repair(PAIR)
             assert stored is not None
-            meta = stored.meta.patched(said(number))
-            await storage.append(PAIR, [said(number), meta.snapshot()])
+            meta = stored.meta.apply_record(make_message(number))
+            await storage.append(PAIR, [make_message(number), meta.make_snapshot()])
     assert path.read_bytes().startswith(line)
-    async with opened(home) as storage:
-        assert await storage.meta(PAIR) == Meta(*PAIR, AT, "t", AT, 20)
+    async with open_file_storage(home) as storage:
+        assert await storage.read_meta(PAIR) == ConversationMeta(*PAIR, AT, "t", AT, 20)
 
 
 # ── Meta ────────────────────────────────────────────────────────────────────────────────────────
@@ -334,39 +346,45 @@ async def test_a_key_of_the_meta_that_we_do_not_know_survives(home: Path) -> Non
 async def test_what_was_set_before_a_marker_holds_though_the_snapshot_after_it_was_lost(
     home: Path,
 ) -> None:
-    path = await write(
-        home, [opening(title="Files"), said(0), MetaRecord(title="Two files"), folded(1)]
+    path = await write_log(
+        home,
+        [
+            make_opening(title="Files"),
+            make_message(0),
+            MetaRecord(title="Two files"),
+            make_marker(1),
+        ],
     )
-    path.write_bytes(path.read_bytes() + encode_line(opening())[:30])
-    stored = await load(home)
+    path.write_bytes(path.read_bytes() + encode_line(make_opening())[:30])
+    stored = await load_log(home)
     assert stored is not None
-    assert stored.meta == Meta(*PAIR, AT, "Two files", AT, 1, "They talked.")
+    assert stored.meta == ConversationMeta(*PAIR, AT, "Two files", AT, 1, "They talked.")
 
 
 async def test_patches_are_laid_over_each_other_in_order(home: Path) -> None:
     records: list[Record] = [
         MetaRecord(agent=PAIR.agent, created_by=PAIR.sender, created_at="1"),
         MetaRecord(title="a"),
-        said(0),
+        make_message(0),
         MetaRecord(agent=PAIR.agent, created_by=PAIR.sender, message_count=1),
         MetaRecord(updated_at="3", created_at=""),
     ]
-    await write(home, records)
-    async with opened(home) as storage:
-        stored = await storage.load(PAIR)
+    await write_log(home, records)
+    async with open_file_storage(home) as storage:
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
-        assert stored.meta == Meta(*PAIR, "", "a", "3", 1)
-        assert await storage.meta(PAIR) == stored.meta
-        assert await storage.conversations() == [(NAME, stored.meta)]
+        assert stored.meta == ConversationMeta(*PAIR, "", "a", "3", 1)
+        assert await storage.read_meta(PAIR) == stored.meta
+        assert await storage.list_conversations() == [(NAME, stored.meta)]
 
 
 @pytest.mark.req("storage.meta")
 async def test_the_meta_is_found_however_far_the_last_snapshot_is_from_the_end(home: Path) -> None:
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening(title="t"), said(0)], create=True)
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening(title="t"), make_message(0)], create=True)
         for size in (10, 8_000, 70_000, 600_000):
             await storage.append(PAIR, [EventRecord("e", AT, data={"x": "y" * size})])
-            assert await storage.meta(PAIR) == Meta(*PAIR, AT, "t", AT, 1)
+            assert await storage.read_meta(PAIR) == ConversationMeta(*PAIR, AT, "t", AT, 1)
 
 
 # ── From the last marker ────────────────────────────────────────────────────────────────────────
@@ -378,28 +396,28 @@ async def test_the_meta_is_found_however_far_the_last_snapshot_is_from_the_end(h
 async def test_a_load_reads_what_follows_the_last_marker_and_no_more(
     home: Path, before: int, since: int
 ) -> None:
-    async with opened(home) as storage:
-        old = [said(n, "o" * 5000) for n in range(before // 5000)]
-        new = [said(n, "n" * 5000) for n in range(len(old), len(old) + since // 5000)]
-        await storage.append(PAIR, [opening(), folded(0), *old], create=True)
-        await storage.append(PAIR, [folded(len(old), "old"), *new])
-        stored = await storage.load(PAIR)
+    async with open_file_storage(home) as storage:
+        old = [make_message(n, "o" * 5000) for n in range(before // 5000)]
+        new = [make_message(n, "n" * 5000) for n in range(len(old), len(old) + since // 5000)]
+        await storage.append(PAIR, [make_opening(), make_marker(0), *old], create=True)
+        await storage.append(PAIR, [make_marker(len(old), "old"), *new])
+        stored = await storage.load_and_repair(PAIR)
         assert stored is not None
-        assert stored.marker == folded(len(old), "old")
+        assert stored.marker == make_marker(len(old), "old")
         assert list(stored.messages) == new
-        past = sealed([opening(), folded(0), *old])
-        assert stored.size == len(sealed([folded(len(old), "old"), *new], past))
+        past = seal_records([make_opening(), make_marker(0), *old])
+        assert stored.size == len(seal_records([make_marker(len(old), "old"), *new], past))
         assert stored.meta.message_count == len(old) + len(new)
-        assert await storage.read(PAIR) == stored
-        page = await storage.page(PAIR, 0, 10_000)
+        assert await storage.read_conversation(PAIR) == stored
+        page = await storage.read_page(PAIR, 0, 10_000)
         assert page is not None
         assert list(page.messages) == old + new
 
 
 async def test_a_message_that_quotes_a_marker_is_no_marker(home: Path) -> None:
-    quote = said(0, "\n" + encode_line(folded(9)).decode())
-    await write(home, [opening(), quote])
-    stored = await load(home)
+    quote = make_message(0, "\n" + encode_line(make_marker(9)).decode())
+    await write_log(home, [make_opening(), quote])
+    stored = await load_log(home)
     assert stored is not None
     assert stored.marker is None
     assert stored.messages == (quote,)
@@ -411,7 +429,7 @@ async def test_a_message_that_quotes_a_marker_is_no_marker(home: Path) -> None:
 def test_a_page_begins_where_it_is_asked_to_in_any_log(tmp_path: Path) -> None:
     """Lines of all sizes, ids with gaps, damage that looks like a message, things between."""
     rng = random.Random(5)
-    path, lines, messages, number = tmp_path / "x.jsonl", [encode_line(opening())], [], 0
+    path, lines, messages, number = tmp_path / "x.jsonl", [encode_line(make_opening())], [], 0
     for _ in range(400):
         size = rng.choice([0, 10, 100, 3000, 3000, 70_000])
         match rng.randrange(8):
@@ -420,10 +438,10 @@ def test_a_page_begins_where_it_is_asked_to_in_any_log(tmp_path: Path) -> None:
             case 1:
                 lines.append(b'{"kind":"message","id":' + b"7" * size + b"\n")
             case 2:
-                lines.append(encode_line(folded(number)))
+                lines.append(encode_line(make_marker(number)))
                 number += rng.randrange(3)
             case _:
-                messages.append(said(number, "z" * size))
+                messages.append(make_message(number, "z" * size))
                 lines.append(encode_line(messages[-1]))
                 number += 1
     path.write_bytes(b"".join(lines))
@@ -434,12 +452,18 @@ def test_a_page_begins_where_it_is_asked_to_in_any_log(tmp_path: Path) -> None:
 
 async def test_a_page_holds_no_more_bytes_than_a_frame_has_room_for(home: Path) -> None:
     half = "h" * (PAGE_BYTES // 2)
-    records = [said(0, half), said(1, half), said(2, half * 3), said(3), said(4)]
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening(), *records], create=True)
+    records = [
+        make_message(0, half),
+        make_message(1, half),
+        make_message(2, half * 3),
+        make_message(3),
+        make_message(4),
+    ]
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening(), *records], create=True)
         offset, pages = 0, []
         while True:
-            page = await storage.page(PAIR, offset, 100)
+            page = await storage.read_page(PAIR, offset, 100)
             assert page is not None
             pages.append([record.id for record in page.messages])
             assert page.total == 5
@@ -451,33 +475,46 @@ async def test_a_page_holds_no_more_bytes_than_a_frame_has_room_for(home: Path) 
 
 
 async def test_a_page_of_nothing_is_empty(home: Path) -> None:
-    async with opened(home) as storage:
-        await storage.append(PAIR, [opening(), said(0), said(1)], create=True)
+    async with open_file_storage(home) as storage:
+        await storage.append(PAIR, [make_opening(), make_message(0), make_message(1)], create=True)
         for offset, limit in ((0, 0), (1, 0), (2, 5), (1000, 5)):
-            page = await storage.page(PAIR, offset, limit)
+            page = await storage.read_page(PAIR, offset, limit)
             assert page is not None
             assert (page.messages, page.total, page.next_offset) == ((), 2, None)
 
 
 async def test_pages_go_on_past_damage_at_the_end_of_one(home: Path) -> None:
-    path = await write(home, [opening(), said(0), said(1), said(2), said(3)])
+    path = await write_log(
+        home, [make_opening(), make_message(0), make_message(1), make_message(2), make_message(3)]
+    )
     path.write_bytes(path.read_bytes().replace(b'"text":"message 2"', b'"text":"messa\xff\xff 2"'))
-    async with opened(home) as storage:
-        first = await storage.page(PAIR, 0, 2)
+    async with open_file_storage(home) as storage:
+        first = await storage.read_page(PAIR, 0, 2)
         assert first is not None
         assert first.next_offset == 2
-        second = await storage.page(PAIR, 2, 2)
+        second = await storage.read_page(PAIR, 2, 2)
         assert second is not None
-        assert (second.messages, second.next_offset) == ((said(3),), None)
+        assert (second.messages, second.next_offset) == ((make_message(3),), None)
         assert (first.damaged, second.damaged) == ((), (2,))
 
 
 async def test_the_archives_are_those_of_the_markers_that_can_be_read(home: Path) -> None:
-    half = msgspec.structs.replace(folded(2), title="half \ud83e of it")
-    path = await write(home, [opening(), said(0), folded(1), said(1), half, said(2), folded(3)])
+    half = msgspec.structs.replace(make_marker(2), title="half \ud83e of it")
+    path = await write_log(
+        home,
+        [
+            make_opening(),
+            make_message(0),
+            make_marker(1),
+            make_message(1),
+            half,
+            make_message(2),
+            make_marker(3),
+        ],
+    )
     path.write_bytes(path.read_bytes() + b'{"kind":"compact"}\n')
-    async with opened(home) as storage:
-        found = await storage.archives(PAIR)
+    async with open_file_storage(home) as storage:
+        found = await storage.list_archives(PAIR)
     assert found is not None
     assert [(a.first_id, a.end_id, a.title) for a in found] == [
         (0, 1, "They talked"),
@@ -487,11 +524,11 @@ async def test_the_archives_are_those_of_the_markers_that_can_be_read(home: Path
 
 
 async def test_a_message_with_every_field_comes_back_as_it_was(home: Path) -> None:
-    await write(home, every_kind())
-    async with opened(home) as storage:
-        page = await storage.page(PAIR, 0, 100)
+    await write_log(home, make_every_kind())
+    async with open_file_storage(home) as storage:
+        page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
-    assert list(page.messages) == [r for r in every_kind() if isinstance(r, MessageRecord)]
+    assert list(page.messages) == [r for r in make_every_kind() if isinstance(r, MessageRecord)]
     assert page.messages[0].message == Message(
         "user", 'look\n"here"', images=page.messages[0].message.images
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crabtalk.storage.names import is_handle, log_name, slug
+from crabtalk.storage.names import is_handle, make_log_name, make_slug
 from crabtalk.storage.records import Pair
 
 # Short, and from few characters: pairs that look alike are what could go wrong.
@@ -30,20 +30,20 @@ ANY = st.builds(Pair, st.text(st.characters()), st.text(st.characters()))
     ],
 )
 def test_a_slug_keeps_letters_and_digits(text: str, expected: str) -> None:
-    assert slug(text) == expected
+    assert make_slug(text) == expected
 
 
 @given(ANY)
 def test_a_slug_of_a_slug_is_itself(pair: Pair) -> None:
-    assert slug(slug(pair.sender)) == slug(pair.sender)
+    assert make_slug(make_slug(pair.sender)) == make_slug(pair.sender)
 
 
 def test_a_name_can_be_read_and_stays_the_same() -> None:
     """Logs are found by name, so another name for the same pair would lose them."""
-    assert log_name(Pair("crab", "user")) == "crab-user-a29b1b296a"
-    assert log_name(Pair("My_Agent", "tg:12345")).startswith("my-agent-tg-12345-")
-    assert log_name(Pair("--", "user")).startswith("user-")
-    assert log_name(Pair("crab", "user"), 2) == "crab-user-a29b1b296a-2"
+    assert make_log_name(Pair("crab", "user")) == "crab-user-a29b1b296a"
+    assert make_log_name(Pair("My_Agent", "tg:12345")).startswith("my-agent-tg-12345-")
+    assert make_log_name(Pair("--", "user")).startswith("user-")
+    assert make_log_name(Pair("crab", "user"), 2) == "crab-user-a29b1b296a-2"
 
 
 @pytest.mark.req("storage.names")
@@ -55,19 +55,19 @@ def test_a_name_can_be_read_and_stays_the_same() -> None:
 @example(Pair("1", "1:1"), Pair("11", ":1"))
 @example(Pair("", ""), Pair("-", "-"))
 def test_different_pairs_never_share_a_name(one: Pair, other: Pair) -> None:
-    assert (log_name(one) == log_name(other)) == (one == other)
+    assert (make_log_name(one) == make_log_name(other)) == (one == other)
 
 
 @given(ANY, ANY)
 def test_different_pairs_never_share_a_name_whatever_they_hold(one: Pair, other: Pair) -> None:
-    assert (log_name(one) == log_name(other)) == (one == other)
+    assert (make_log_name(one) == make_log_name(other)) == (one == other)
 
 
 @given(ANY, st.integers(1, 1000))
 @example(Pair("𝒜" * 1000, "𝒜" * 1000), 1000)
 @example(Pair("a" * 24 + "-b", "\0/.."), 1)
 def test_a_name_is_a_handle_that_any_file_system_takes(pair: Pair, attempt: int) -> None:
-    name = log_name(pair, attempt)
+    name = make_log_name(pair, attempt)
     assert is_handle(name)
     assert len(f"{name}.damaged".encode()) < 255
 

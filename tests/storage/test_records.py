@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from crabtalk.model.messages import Image, Message, ToolCall
 from crabtalk.storage.records import (
+    ConversationMeta,
     EventRecord,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Record,
-    archives,
-    decode,
-    encode,
+    decode_record,
     encode_line,
-    replay,
+    encode_records,
+    make_archives,
+    replay_records,
 )
-from tests.storage.samples import AT, every_kind, folded, said
+from tests.storage.samples import AT, make_every_kind, make_marker, make_message
 
 TEXT = st.text()
 COUNT = st.integers(0, 2**53)
@@ -70,7 +70,7 @@ KINDS = {
 
 @given(RECORD)
 def test_a_record_is_decoded_as_it_was_encoded(record: Record) -> None:
-    assert decode(encode_line(record)) == record
+    assert decode_record(encode_line(record)) == record
 
 
 @pytest.mark.req("storage.jsonl")
@@ -84,7 +84,7 @@ def test_a_record_is_one_line_that_begins_with_its_kind(record: Record) -> None:
 
 @given(st.lists(RECORD, max_size=5))
 def test_records_are_encoded_in_order(records: list[Record]) -> None:
-    assert [decode(line) for line in encode(records).splitlines()] == records
+    assert [decode_record(line) for line in encode_records(records).splitlines()] == records
 
 
 @given(RECORD, st.data())
@@ -92,7 +92,7 @@ def test_no_part_of_a_line_passes_for_a_record(record: Record, data: st.DataObje
     line = encode_line(record)
     cut = data.draw(st.integers(0, len(line) - 2))
     with pytest.raises(ValueError, match="no record"):
-        decode(line[:cut])
+        decode_record(line[:cut])
 
 
 @given(BROKEN)
@@ -112,24 +112,24 @@ def test_half_a_surrogate_pair_becomes_a_question_mark_in_any_record(text: str) 
         line = encode_line(broken)
         assert line.startswith(KINDS[type(record)])
         assert line.count(b"\n") == 1
-        assert decode(line) == decode(encode_line(record))
+        assert decode_record(line) == decode_record(encode_line(record))
 
 
 def test_a_number_that_json_lacks_does_not_make_a_record_unreadable() -> None:
     for text in ("", "\ud83e"):
         event = EventRecord("e", AT, text, {"rate": float("nan"), "most": float("inf")})
-        found = decode(encode_line(event))
+        found = decode_record(encode_line(event))
         assert isinstance(found, EventRecord)
         assert found.data == {"rate": None, "most": None}
 
 
-@pytest.mark.parametrize("record", every_kind(), ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", make_every_kind(), ids=lambda record: type(record).__name__)
 def test_keys_we_do_not_know_do_not_make_a_record_unreadable(record: Record) -> None:
     fields: dict[str, Any] = json.loads(encode_line(record))
     fields["topic"] = {"of": ["another", "version"]}
     if "message" in fields:
         fields["message"]["mood"] = "fine"
-    assert decode(json.dumps(fields).encode()) == record
+    assert decode_record(json.dumps(fields).encode()) == record
 
 
 @pytest.mark.parametrize(
@@ -152,69 +152,78 @@ def test_keys_we_do_not_know_do_not_make_a_record_unreadable(record: Record) -> 
 )
 def test_a_line_that_is_no_record_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError, match="no record"):
-        decode(line)
+        decode_record(line)
 
 
 @pytest.mark.req("storage.meta")
 def test_a_message_and_a_marker_bring_the_meta_up_to_date() -> None:
-    meta = Meta("crab", "user", created_at="1", title="t", updated_at="1")
-    assert meta.patched(MessageRecord(6, "2", Message("user", "hi"))) == msgspec.structs.replace(
-        meta, message_count=7, updated_at="2"
-    )
-    assert meta.patched(MarkerRecord("a", "3", "x", "all of it", 5)) == msgspec.structs.replace(
-        meta, summary="all of it", updated_at="3"
-    )
-    assert meta.patched(EventRecord("done", "4")) == meta
+    meta = ConversationMeta("crab", "user", created_at="1", title="t", updated_at="1")
+    assert meta.apply_record(
+        MessageRecord(6, "2", Message("user", "hi"))
+    ) == msgspec.structs.replace(meta, message_count=7, updated_at="2")
+    assert meta.apply_record(
+        MarkerRecord("a", "3", "x", "all of it", 5)
+    ) == msgspec.structs.replace(meta, summary="all of it", updated_at="3")
+    assert meta.apply_record(EventRecord("done", "4")) == meta
 
 
 def test_a_meta_record_changes_what_it_says_and_nothing_else() -> None:
-    meta = Meta("crab", "user", "1", "t", "2", 3, "s")
-    assert meta.patched(MetaRecord()) == meta
-    assert meta.patched(MetaRecord(title="")) == msgspec.structs.replace(meta, title="")
-    assert meta.patched(MetaRecord(title="u", message_count=0)) == msgspec.structs.replace(
+    meta = ConversationMeta("crab", "user", "1", "t", "2", 3, "s")
+    assert meta.apply_record(MetaRecord()) == meta
+    assert meta.apply_record(MetaRecord(title="")) == msgspec.structs.replace(meta, title="")
+    assert meta.apply_record(MetaRecord(title="u", message_count=0)) == msgspec.structs.replace(
         meta, title="u", message_count=0
     )
 
 
-@given(st.builds(Meta, TEXT, TEXT, TEXT, TEXT, TEXT, COUNT, TEXT))
-def test_a_snapshot_says_all_but_the_summary(meta: Meta) -> None:
-    fresh = Meta("another", "one", "x", "x", "x", 1, summary=meta.summary)
-    assert fresh.patched(meta.snapshot()) == meta
-    assert meta.snapshot().summary is None
+@given(st.builds(ConversationMeta, TEXT, TEXT, TEXT, TEXT, TEXT, COUNT, TEXT))
+def test_a_snapshot_says_all_but_the_summary(meta: ConversationMeta) -> None:
+    fresh = ConversationMeta("another", "one", "x", "x", "x", 1, summary=meta.summary)
+    assert fresh.apply_record(meta.make_snapshot()) == meta
+    assert meta.make_snapshot().summary is None
 
 
 @given(st.lists(RECORD, max_size=8), st.integers(0, 8))
 def test_records_laid_over_themselves_make_no_difference(records: list[Record], cut: int) -> None:
     """What a listing relies on that does not know how much of a log it has seen."""
-    once = laid_over(Meta("crab", "user"), records)
+    once = laid_over(ConversationMeta("crab", "user"), records)
     assert laid_over(once, records[cut:]) == once
 
 
-def laid_over(meta: Meta, records: list[Record]) -> Meta:
+def laid_over(meta: ConversationMeta, records: list[Record]) -> ConversationMeta:
     for record in records:
-        meta = meta.patched(record)
+        meta = meta.apply_record(record)
     return meta
 
 
 def test_replay_has_what_follows_the_last_marker() -> None:
-    stored = replay(every_kind(), Meta("crab", "tg:12345"), 123)
+    stored = replay_records(make_every_kind(), ConversationMeta("crab", "tg:12345"), 123)
     assert [record.id for record in stored.messages] == [3, 4]
-    assert stored.marker == folded(3)
-    assert stored.meta == Meta("crab", "tg:12345", AT, "Two files", AT, 5, "They talked.")
+    assert stored.marker == make_marker(3)
+    assert stored.meta == ConversationMeta(
+        "crab", "tg:12345", AT, "Two files", AT, 5, "They talked."
+    )
     assert stored.size == 123
 
 
 def test_a_marker_says_how_many_messages_there_were_before_it() -> None:
-    assert replay([folded(7)], Meta("crab", "user")).meta.message_count == 7
-    assert replay([folded(7), said(7)], Meta("crab", "user")).meta.message_count == 8
+    assert (
+        replay_records([make_marker(7)], ConversationMeta("crab", "user")).meta.message_count == 7
+    )
+    assert (
+        replay_records(
+            [make_marker(7), make_message(7)], ConversationMeta("crab", "user")
+        ).meta.message_count
+        == 8
+    )
 
 
 def test_archives_cover_all_that_was_folded_without_gaps() -> None:
-    found = archives([folded(3, "one"), folded(5, "two"), folded(9, "three")])
+    found = make_archives([make_marker(3, "one"), make_marker(5, "two"), make_marker(9, "three")])
     assert [(a.first_id, a.end_id, a.summary) for a in found] == [
         (0, 3, "one"),
         (3, 5, "two"),
         (5, 9, "three"),
     ]
     assert found[0].name == "crab-tg-3"
-    assert archives([]) == []
+    assert make_archives([]) == []

@@ -21,24 +21,32 @@ from hypothesis.stateful import (
 
 from crabtalk.model.messages import Message
 from crabtalk.storage import (
+    ConversationMeta,
     EventRecord,
     FileStorage,
     MarkerRecord,
     MemoryStorage,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
     Storage,
     StorageError,
-    Stored,
-    log_name,
+    StoredConversation,
+    make_log_name,
 )
 from crabtalk.storage.postgres import PostgresStorage
-from tests.postgres import schema
-from tests.storage.backends import BACKENDS, backend
-from tests.storage.samples import AT, PAIR, every_kind, folded, log_of, opening, said
+from tests.postgres import create_schema
+from tests.storage.backends import BACKENDS, open_backend
+from tests.storage.samples import (
+    AT,
+    PAIR,
+    log_path,
+    make_every_kind,
+    make_marker,
+    make_message,
+    make_opening,
+)
 
 T = TypeVar("T")
 OTHER = Pair("crab", "user")
@@ -46,115 +54,115 @@ OTHER = Pair("crab", "user")
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with backend(request.param, home, request) as made:
+    async with open_backend(request.param, home, request) as made:
         yield made
 
 
-async def loaded(storage: Storage, pair: Pair = PAIR) -> Stored:
-    stored = await storage.load(pair)
+async def load_stored(storage: Storage, pair: Pair = PAIR) -> StoredConversation:
+    stored = await storage.load_and_repair(pair)
     assert stored is not None
     return stored
 
 
 @pytest.mark.req("storage.both")
 async def test_what_was_appended_comes_back_in_order(storage: Storage) -> None:
-    await storage.append(PAIR, [opening()], create=True)
+    await storage.append(PAIR, [make_opening()], create=True)
     for number in range(10):
-        await storage.append(PAIR, [said(2 * number), said(2 * number + 1)])
-    stored = await loaded(storage)
-    assert stored.messages == tuple(map(said, range(20)))
-    assert stored.meta == Meta(*PAIR, created_at=AT, updated_at=AT, message_count=20)
+        await storage.append(PAIR, [make_message(2 * number), make_message(2 * number + 1)])
+    stored = await load_stored(storage)
+    assert stored.messages == tuple(map(make_message, range(20)))
+    assert stored.meta == ConversationMeta(*PAIR, created_at=AT, updated_at=AT, message_count=20)
     assert stored.marker is None
-    assert await storage.read(PAIR) == stored
+    assert await storage.read_conversation(PAIR) == stored
 
 
 async def test_every_kind_of_record_can_be_kept(storage: Storage) -> None:
-    await storage.append(PAIR, every_kind(), create=True)
-    stored = await loaded(storage)
+    await storage.append(PAIR, make_every_kind(), create=True)
+    stored = await load_stored(storage)
     assert [record.id for record in stored.messages] == [3, 4]
-    assert stored.marker == folded(3)
-    assert stored.meta == Meta(*PAIR, AT, "Two files", AT, 5, "They talked.")
+    assert stored.marker == make_marker(3)
+    assert stored.meta == ConversationMeta(*PAIR, AT, "Two files", AT, 5, "They talked.")
 
 
 async def test_a_conversation_that_is_not_there_is_none(storage: Storage) -> None:
-    await storage.append(OTHER, [opening(OTHER)], create=True)
-    assert await storage.load(PAIR) is None
-    assert await storage.read(PAIR) is None
-    assert await storage.meta(PAIR) is None
-    assert await storage.page(PAIR, 0, 10) is None
-    assert await storage.archives(PAIR) is None
-    assert await storage.resolve(log_name(PAIR)) is None
-    assert not await storage.delete(PAIR)
+    await storage.append(OTHER, [make_opening(OTHER)], create=True)
+    assert await storage.load_and_repair(PAIR) is None
+    assert await storage.read_conversation(PAIR) is None
+    assert await storage.read_meta(PAIR) is None
+    assert await storage.read_page(PAIR, 0, 10) is None
+    assert await storage.list_archives(PAIR) is None
+    assert await storage.resolve_handle(make_log_name(PAIR)) is None
+    assert not await storage.delete_conversation(PAIR)
     with pytest.raises(StorageError, match="gone"):
-        await storage.append(PAIR, [said(0)])
-    assert await storage.load(PAIR) is None
+        await storage.append(PAIR, [make_message(0)])
+    assert await storage.load_and_repair(PAIR) is None
 
 
 async def test_one_that_is_there_cannot_be_created_again(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(title="first"), said(0)], create=True)
+    await storage.append(PAIR, [make_opening(title="first"), make_message(0)], create=True)
     with pytest.raises(StorageError):
-        await storage.append(PAIR, [opening(title="second")], create=True)
-    stored = await loaded(storage)
+        await storage.append(PAIR, [make_opening(title="second")], create=True)
+    stored = await load_stored(storage)
     assert stored.meta.title == "first"
-    assert stored.messages == (said(0),)
+    assert stored.messages == (make_message(0),)
 
 
 async def test_of_many_that_create_it_at_once_one_does(storage: Storage) -> None:
     results = await asyncio.gather(
-        *[storage.append(PAIR, [opening(title=str(n))], create=True) for n in range(20)],
+        *[storage.append(PAIR, [make_opening(title=str(n))], create=True) for n in range(20)],
         return_exceptions=True,
     )
     done = [number for number, result in enumerate(results) if result is None]
     assert len(done) == 1
     assert all(result is None or isinstance(result, StorageError) for result in results)
-    assert (await loaded(storage)).meta.title == str(done[0])
+    assert (await load_stored(storage)).meta.title == str(done[0])
 
 
 async def test_appends_to_many_at_once_keep_the_order_of_each(storage: Storage) -> None:
     pairs = [Pair("crab", f"user {n}") for n in range(50)]
-    await asyncio.gather(*[storage.append(p, [opening(p)], create=True) for p in pairs])
-    await asyncio.gather(*[storage.append(p, [said(n)]) for n in range(4) for p in pairs])
+    await asyncio.gather(*[storage.append(p, [make_opening(p)], create=True) for p in pairs])
+    await asyncio.gather(*[storage.append(p, [make_message(n)]) for n in range(4) for p in pairs])
     for pair in pairs:
-        assert (await loaded(storage, pair)).messages == tuple(map(said, range(4)))
+        assert (await load_stored(storage, pair)).messages == tuple(map(make_message, range(4)))
 
 
 async def test_a_title_with_a_nul_and_a_mode_can_be_kept_together(storage: Storage) -> None:
-    await storage.append(PAIR, [opening()], create=True)
+    await storage.append(PAIR, [make_opening()], create=True)
     await storage.append(PAIR, [MetaRecord(title='a\0 "mode":"plan"', mode="auto")])
-    stored = await loaded(storage)
+    stored = await load_stored(storage)
     assert (stored.meta.title, stored.meta.mode) == ('a\0 "mode":"plan"', "auto")
-    ((_, meta),) = await storage.conversations()
+    ((_, meta),) = await storage.list_conversations()
     assert (meta.title, meta.mode) == ('a\0 "mode":"plan"', "auto")
 
 
 async def test_half_a_surrogate_pair_does_not_fail_an_append(storage: Storage) -> None:
     message = Message("assistant", "half \ud83e", reasoning="\udd80", opaque={"\ud83e": "\ud83e"})
-    half = msgspec.structs.replace(folded(1), summary="so \ud83e far")
-    await storage.append(PAIR, [opening(), MessageRecord(0, AT, message)], create=True)
-    await storage.append(PAIR, [MetaRecord(title="\ud83e"), half, said(1, "\udd80 x")])
-    stored = await loaded(storage)
+    half = msgspec.structs.replace(make_marker(1), summary="so \ud83e far")
+    await storage.append(PAIR, [make_opening(), MessageRecord(0, AT, message)], create=True)
+    await storage.append(PAIR, [MetaRecord(title="\ud83e"), half, make_message(1, "\udd80 x")])
+    stored = await load_stored(storage)
     assert stored.meta.message_count == 2
     assert stored.messages[0].message.text.endswith(" x")
     assert stored.marker is not None
     assert stored.marker.summary.endswith(" far")
-    page = await storage.page(PAIR, 0, 10)
+    page = await storage.read_page(PAIR, 0, 10)
     assert page is not None
     assert page.messages[0].message.text.startswith("half ")
-    found = await storage.archives(PAIR)
+    found = await storage.list_archives(PAIR)
     assert found is not None
     assert len(found) == 1
 
 
 async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -> None:
-    await storage.append(PAIR, [opening(title="a"), said(0)], create=True)
+    await storage.append(PAIR, [make_opening(title="a"), make_message(0)], create=True)
     await storage.append(PAIR, [MetaRecord(title="b")])
     await storage.append(PAIR, [MetaRecord()])
-    expected = Meta(*PAIR, AT, "b", AT, 1)
-    assert (await loaded(storage)).meta == expected
-    assert await storage.meta(PAIR) == expected
-    assert await storage.conversations() == [(log_name(PAIR), expected)]
+    expected = ConversationMeta(*PAIR, AT, "b", AT, 1)
+    assert (await load_stored(storage)).meta == expected
+    assert await storage.read_meta(PAIR) == expected
+    assert await storage.list_conversations() == [(make_log_name(PAIR), expected)]
     await storage.append(PAIR, [MetaRecord(title="c")])
-    [(_, meta)] = await storage.conversations()
+    [(_, meta)] = await storage.list_conversations()
     assert meta.title == "c"
 
 
@@ -162,34 +170,38 @@ async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -
 async def test_only_what_follows_the_last_marker_is_loaded_and_pages_have_all(
     storage: Storage,
 ) -> None:
-    await storage.append(PAIR, [opening(), said(0), said(1), folded(2, "one")], create=True)
-    stored = await loaded(storage)
-    assert (stored.messages, stored.marker) == ((), folded(2, "one"))
+    await storage.append(
+        PAIR, [make_opening(), make_message(0), make_message(1), make_marker(2, "one")], create=True
+    )
+    stored = await load_stored(storage)
+    assert (stored.messages, stored.marker) == ((), make_marker(2, "one"))
     assert stored.meta.message_count == 2
-    await storage.append(PAIR, [said(2), folded(3, "two"), EventRecord("done", AT), said(3)])
-    stored = await loaded(storage)
-    assert (stored.messages, stored.marker) == ((said(3),), folded(3, "two"))
+    await storage.append(
+        PAIR, [make_message(2), make_marker(3, "two"), EventRecord("done", AT), make_message(3)]
+    )
+    stored = await load_stored(storage)
+    assert (stored.messages, stored.marker) == ((make_message(3),), make_marker(3, "two"))
     assert stored.meta.summary == "two"
-    page = await storage.page(PAIR, 0, 10)
+    page = await storage.read_page(PAIR, 0, 10)
     assert page is not None
-    assert page.messages == tuple(map(said, range(4)))
-    found = await storage.archives(PAIR)
+    assert page.messages == tuple(map(make_message, range(4)))
+    found = await storage.list_archives(PAIR)
     assert found is not None
     assert [(a.first_id, a.end_id, a.summary) for a in found] == [(0, 2, "one"), (2, 3, "two")]
 
 
 @pytest.mark.req("storage.page")
 async def test_pages_have_every_message_exactly_once(storage: Storage) -> None:
-    await storage.append(PAIR, [opening()], create=True)
-    everything = [said(number, "x" * (number * 37 % 400)) for number in range(3000)]
+    await storage.append(PAIR, [make_opening()], create=True)
+    everything = [make_message(number, "x" * (number * 37 % 400)) for number in range(3000)]
     for start in range(0, 3000, 500):
         await storage.append(PAIR, everything[start : start + 500])
-        await storage.append(PAIR, [folded(start + 500), EventRecord("done", AT)])
-        await storage.append(PAIR, [(await loaded(storage)).meta.snapshot()])
+        await storage.append(PAIR, [make_marker(start + 500), EventRecord("done", AT)])
+        await storage.append(PAIR, [(await load_stored(storage)).meta.make_snapshot()])
     found: list[MessageRecord] = []
     offset: int | None = 0
     while offset is not None:
-        page = await storage.page(PAIR, offset, 7)
+        page = await storage.read_page(PAIR, offset, 7)
         assert page is not None
         assert page.total == 3000
         assert len(page.messages) == 7 or page.next_offset is None
@@ -201,12 +213,12 @@ async def test_pages_have_every_message_exactly_once(storage: Storage) -> None:
 async def test_listings_have_those_that_match_exactly(storage: Storage) -> None:
     pairs = [Pair(agent, sender) for agent in ("a", "A", "a b") for sender in ("x", "x:1", "x-1")]
     for pair in pairs:
-        await storage.append(pair, [opening(pair, title=str(pair))], create=True)
+        await storage.append(pair, [make_opening(pair, title=str(pair))], create=True)
 
     async def listed(agent: str = "", sender: str = "") -> set[Pair]:
-        found = await storage.conversations(agent, sender)
+        found = await storage.list_conversations(agent, sender)
         for name, meta in found:
-            assert await storage.resolve(name) == meta.pair
+            assert await storage.resolve_handle(name) == meta.pair
             assert meta.title == str(meta.pair)
         assert len({name for name, _ in found}) == len(found)
         return {meta.pair for _, meta in found}
@@ -230,55 +242,55 @@ async def test_pairs_that_look_alike_share_nothing(storage: Storage) -> None:
         Pair("a", "蟹" * 300),
     ]
     for pair in pairs:
-        await storage.append(pair, [opening(pair), said(0, str(pair))], create=True)
+        await storage.append(pair, [make_opening(pair), make_message(0, str(pair))], create=True)
     for pair in pairs:
-        assert (await loaded(storage, pair)).messages == (said(0, str(pair)),)
+        assert (await load_stored(storage, pair)).messages == (make_message(0, str(pair)),)
 
 
 @pytest.mark.req("storage.delete")
 async def test_one_that_was_deleted_is_gone_and_can_begin_anew(storage: Storage) -> None:
     for pair in (PAIR, OTHER):
-        await storage.append(pair, [opening(pair, title="old"), said(0)], create=True)
-    assert len(await storage.conversations()) == 2
-    assert await storage.delete(PAIR)
-    assert not await storage.delete(PAIR)
-    assert await storage.load(PAIR) is None
-    assert await storage.resolve(log_name(PAIR)) is None
-    assert [meta.pair for _, meta in await storage.conversations()] == [OTHER]
+        await storage.append(pair, [make_opening(pair, title="old"), make_message(0)], create=True)
+    assert len(await storage.list_conversations()) == 2
+    assert await storage.delete_conversation(PAIR)
+    assert not await storage.delete_conversation(PAIR)
+    assert await storage.load_and_repair(PAIR) is None
+    assert await storage.resolve_handle(make_log_name(PAIR)) is None
+    assert [meta.pair for _, meta in await storage.list_conversations()] == [OTHER]
     with pytest.raises(StorageError):
-        await storage.append(PAIR, [said(1)])
-    await storage.append(PAIR, [opening(title="new")], create=True)
-    stored = await loaded(storage)
+        await storage.append(PAIR, [make_message(1)])
+    await storage.append(PAIR, [make_opening(title="new")], create=True)
+    stored = await load_stored(storage)
     assert (stored.messages, stored.meta.title) == ((), "new")
-    assert (await loaded(storage, OTHER)).messages == (said(0),)
-    assert {meta.title for _, meta in await storage.conversations()} == {"old", "new"}
+    assert (await load_stored(storage, OTHER)).messages == (make_message(0),)
+    assert {meta.title for _, meta in await storage.list_conversations()} == {"old", "new"}
 
 
 @pytest.mark.parametrize("handle", ["", "..", "../x", "/etc/passwd", "a\0", "x" * 5000, "蟹" * 80])
 async def test_any_text_may_be_asked_whose_it_is(storage: Storage, handle: str) -> None:
-    await storage.append(PAIR, [opening()], create=True)
-    assert await storage.resolve(handle) is None
-    assert await storage.resolve(log_name(PAIR)) == PAIR
+    await storage.append(PAIR, [make_opening()], create=True)
+    assert await storage.resolve_handle(handle) is None
+    assert await storage.resolve_handle(make_log_name(PAIR)) == PAIR
 
 
 async def test_a_key_of_the_configuration_is_set_beside_the_others(storage: Storage) -> None:
-    assert await storage.config() == {}
-    await storage.configure("llm", "model", "m")
-    await storage.configure("llm", "stop", ["a", "b"])
-    await storage.configure("daemon", "port", 1)
-    config = await storage.config()
+    assert await storage.read_config() == {}
+    await storage.set_config_value("llm", "model", "m")
+    await storage.set_config_value("llm", "stop", ["a", "b"])
+    await storage.set_config_value("daemon", "port", 1)
+    config = await storage.read_config()
     assert config == {"llm": {"model": "m", "stop": ["a", "b"]}, "daemon": {"port": 1}}
     config["llm"]["model"] = "changed here only"
-    assert (await storage.config())["llm"]["model"] == "m"
-    await storage.configure("llm", "model", "n")
-    assert (await storage.config())["llm"]["model"] == "n"
+    assert (await storage.read_config())["llm"]["model"] == "m"
+    await storage.set_config_value("llm", "model", "n")
+    assert (await storage.read_config())["llm"]["model"] == "n"
 
 
 async def test_a_closed_storage_accepts_nothing(storage: Storage) -> None:
-    await storage.append(PAIR, [opening()], create=True)
+    await storage.append(PAIR, [make_opening()], create=True)
     await storage.close()
     with pytest.raises(StorageError, match="storage is closed"):
-        await storage.append(PAIR, [said(0)])
+        await storage.append(PAIR, [make_message(0)])
     await storage.close()
 
 
@@ -319,7 +331,7 @@ class StorageMachine(RuleBasedStateMachine):
     def markers(self, pair: Pair) -> list[MarkerRecord]:
         return [record for record in self.model[pair] if isinstance(record, MarkerRecord)]
 
-    def meta(self, pair: Pair) -> Meta:
+    def meta(self, pair: Pair) -> ConversationMeta:
         """Without the summary, which only a load has to have."""
         known: dict[str, Any] = {}
         for record in self.model[pair]:
@@ -331,7 +343,9 @@ class StorageMachine(RuleBasedStateMachine):
                 case MetaRecord():
                     fields = msgspec.structs.asdict(record).items()
                     known |= {key: value for key, value in fields if value is not None}
-        return Meta(*pair, **{key: known[key] for key in known.keys() - {"agent", "created_by"}})
+        return ConversationMeta(
+            *pair, **{key: known[key] for key in known.keys() - {"agent", "created_by"}}
+        )
 
     def append(self, pair: Pair, records: Sequence[Record]) -> None:
         if pair in self.model:
@@ -345,7 +359,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(pair=ANY_PAIR, title=SHORT)
     def begin(self, pair: Pair, title: str) -> None:
-        records = [Meta(*pair, created_at=self.now(), title=title).snapshot()]
+        records = [ConversationMeta(*pair, created_at=self.now(), title=title).make_snapshot()]
         if pair in self.model:
             with pytest.raises(StorageError):
                 self.run(self.storage.append(pair, records, create=True))
@@ -378,18 +392,18 @@ class StorageMachine(RuleBasedStateMachine):
         end = len(self.messages(pair)) if pair in self.model else 0
         self.append(pair, [MarkerRecord(f"n-{end}", self.now(), "t", summary, end)])
         if snapshot and pair in self.model:
-            self.append(pair, [self.meta(pair).snapshot()])
+            self.append(pair, [self.meta(pair).make_snapshot()])
 
     @rule(pair=ANY_PAIR)
     def delete(self, pair: Pair) -> None:
-        assert self.run(self.storage.delete(pair)) == (pair in self.model)
+        assert self.run(self.storage.delete_conversation(pair)) == (pair in self.model)
         self.model.pop(pair, None)
 
     # What both must agree on.
 
     @rule(pair=ANY_PAIR, mend=st.booleans())
     def load(self, pair: Pair, mend: bool) -> None:
-        load = self.storage.load if mend else self.storage.read
+        load = self.storage.load_and_repair if mend else self.storage.read_conversation
         stored = self.run(load(pair))
         if pair not in self.model:
             assert stored is None
@@ -404,7 +418,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(pair=ANY_PAIR, offset=st.integers(-2, 30), limit=st.integers(0, 10))
     def page(self, pair: Pair, offset: int, limit: int) -> None:
-        page = self.run(self.storage.page(pair, offset, limit))
+        page = self.run(self.storage.read_page(pair, offset, limit))
         if pair not in self.model:
             assert page is None
             return
@@ -418,7 +432,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(pair=ANY_PAIR)
     def archives(self, pair: Pair) -> None:
-        found = self.run(self.storage.archives(pair))
+        found = self.run(self.storage.list_archives(pair))
         if pair not in self.model:
             assert found is None
             return
@@ -428,9 +442,9 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule(agent=st.sampled_from(["", "a", "a:b", "x"]), sender=st.sampled_from(["", "c", "b c"]))
     def list_those(self, agent: str, sender: str) -> None:
-        found = self.run(self.storage.conversations(agent, sender))
+        found = self.run(self.storage.list_conversations(agent, sender))
         assert {name: msgspec.structs.replace(meta, summary="") for name, meta in found} == {
-            log_name(pair): self.meta(pair)
+            make_log_name(pair): self.meta(pair)
             for pair in self.model
             if agent in ("", pair.agent) and sender in ("", pair.sender)
         }
@@ -438,23 +452,23 @@ class StorageMachine(RuleBasedStateMachine):
     @invariant()
     def every_meta_is_known(self) -> None:
         for pair in PAIRS:
-            meta = self.run(self.storage.meta(pair))
+            meta = self.run(self.storage.read_meta(pair))
             if pair in self.model:
                 assert meta is not None
                 assert msgspec.structs.replace(meta, summary="") == self.meta(pair)
             else:
                 assert meta is None
-            handle = self.run(self.storage.resolve(log_name(pair)))
+            handle = self.run(self.storage.resolve_handle(make_log_name(pair)))
             assert handle == (pair if pair in self.model else None)
 
 
-class MemoryMachine(StorageMachine):
+class MemoryStorageMachine(StorageMachine):
     def __init__(self) -> None:
         super().__init__()
         self.storage = MemoryStorage()
 
 
-class FileMachine(StorageMachine):
+class FileStorageMachine(StorageMachine):
     """The same, and now and then the process ends, in the middle of a line or between two."""
 
     half_lines: ClassVar = st.sampled_from(
@@ -475,7 +489,7 @@ class FileMachine(StorageMachine):
     def reopen(self, half: bytes) -> None:
         self.run(self.storage.close())
         for pair in self.model:
-            with log_of(self.home, pair).open("ab") as log:
+            with log_path(self.home, pair).open("ab") as log:
                 log.write(half)
         self.storage = FileStorage(self.home, flush=False)
         for pair in self.model:
@@ -486,11 +500,11 @@ class FileMachine(StorageMachine):
     def damage(self, data: st.DataObject) -> None:
         """A line nobody can read changes nothing of what the others say."""
         pair = data.draw(st.sampled_from(sorted(self.model)))
-        with log_of(self.home, pair).open("ab") as log:
+        with log_path(self.home, pair).open("ab") as log:
             log.write(data.draw(st.sampled_from([b"\0\n", b'{"kind":"compact"}\n', b"\n"])))
 
 
-class PostgresMachine(StorageMachine):
+class PostgresStorageMachine(StorageMachine):
     """The same, and now and then another daemon goes on."""
 
     url: str
@@ -499,10 +513,10 @@ class PostgresMachine(StorageMachine):
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
         self.stack = ExitStack()
-        self.schema = self.stack.enter_context(schema(self.url))
-        self.storage = self.run(self.opened())
+        self.schema = self.stack.enter_context(create_schema(self.url))
+        self.storage = self.run(self.open_storage())
 
-    async def opened(self) -> Storage:
+    async def open_storage(self) -> Storage:
         return PostgresStorage(Path(self.directory.name), self.schema)
 
     def teardown(self) -> None:
@@ -513,12 +527,12 @@ class PostgresMachine(StorageMachine):
     @rule()
     def reopen(self) -> None:
         self.run(self.storage.close())
-        self.storage = self.run(self.opened())
+        self.storage = self.run(self.open_storage())
 
 
 def test_memory_keeps_what_a_dictionary_keeps() -> None:
     run_state_machine_as_test(
-        MemoryMachine, settings=settings(max_examples=15, stateful_step_count=25)
+        MemoryStorageMachine, settings=settings(max_examples=15, stateful_step_count=25)
     )
 
 
@@ -526,7 +540,7 @@ def test_memory_keeps_what_a_dictionary_keeps() -> None:
 @pytest.mark.timeout(600)
 def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int) -> None:
     run_state_machine_as_test(
-        FileMachine, settings=settings(max_examples=count, stateful_step_count=25)
+        FileStorageMachine, settings=settings(max_examples=count, stateful_step_count=25)
     )
 
 
@@ -536,7 +550,7 @@ def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int
 def test_a_database_keeps_what_a_dictionary_keeps_whichever_daemon_asks(
     postgres_server: str, count: int
 ) -> None:
-    machine = type("Machine", (PostgresMachine,), {"url": postgres_server})
+    machine = type("Machine", (PostgresStorageMachine,), {"url": postgres_server})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=count, stateful_step_count=25)
     )

@@ -8,7 +8,7 @@ import pytest
 
 
 @contextmanager
-def many_descriptors(wanted: int) -> Iterator[None]:
+def raise_descriptor_limit(wanted: int) -> Iterator[None]:
     """Skips the test where the system does not let this process have them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import MAX_FRAME, NotFoundError, encode_frame, encode_reply, wire
-from crabtalk.transport import Limits
-from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
-from tests.stalls import stolen
+from crabtalk.transport import TransportLimits
+from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
+from tests.stalls import read_steal_time
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.req("wire.request.one_reply")
 async def test_a_request_is_answered_with_one_message(path: Path) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
-        peer.send(ping())
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping())
         assert (await peer.expect()).WhichOneof("msg") == "pong"
         await peer.close()
 
@@ -33,15 +33,15 @@ async def test_a_request_is_answered_with_one_message(path: Path) -> None:
 @pytest.mark.req("wire.pipeline.order")
 async def test_short_requests_sent_ahead_are_answered_in_order(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
         peer.send(
-            stream("forever"),
-            ping(),
+            make_stream("forever"),
+            make_ping(),
             wire.ClientMessage(get_config=wire.GetConfig()),
             wire.ClientMessage(),
             wire.ClientMessage(extension=b"3"),
-            ping(),
+            make_ping(),
         )
         kinds = []
         for _ in range(6):
@@ -53,9 +53,9 @@ async def test_short_requests_sent_ahead_are_answered_in_order(path: Path) -> No
 
 
 async def test_more_pipelined_requests_than_the_limit_are_all_answered(path: Path) -> None:
-    async with listening(ScriptedServer(), path, limits=Limits(pipelined=4)):
-        peer = await RawPeer.unix(path)
-        peer.send(*[ping()] * 1000)
+    async with open_listener(ScriptedServer(), path, limits=TransportLimits(pipelined=4)):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(*[make_ping()] * 1000)
         for _ in range(1000):
             assert (await peer.expect()).HasField("pong")
         await peer.close()
@@ -63,19 +63,19 @@ async def test_more_pipelined_requests_than_the_limit_are_all_answered(path: Pat
 
 @pytest.mark.req("wire.malformed.400")
 async def test_a_frame_that_does_not_parse_gets_400_and_the_connection_lives_on(path: Path) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
         peer.writer.write(bytes.fromhex("00000002 ffff"))
         assert "not a ClientMessage" in await peer.expect_error(400)
-        peer.send(ping())
+        peer.send(make_ping())
         assert (await peer.expect()).HasField("pong")
         await peer.close()
 
 
 @pytest.mark.req("dispatch.unknown_is_error")
 async def test_an_empty_frame_gets_400(path: Path) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
         peer.writer.write(bytes(4))
         assert "no request" in await peer.expect_error(400)
         await peer.close()
@@ -85,9 +85,9 @@ async def test_an_empty_frame_gets_400(path: Path) -> None:
 async def test_an_oversized_frame_gets_413_after_the_answers_before_it_and_a_close(
     path: Path,
 ) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
-        peer.send(ping(), stream("count 1"))
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping(), make_stream("count 1"))
         peer.writer.write((MAX_FRAME + 1).to_bytes(4, "big") + b"x" * 100_000)
         assert (await peer.expect()).HasField("pong")
         for event in ("start", "chunk", "end"):
@@ -99,13 +99,13 @@ async def test_an_oversized_frame_gets_413_after_the_answers_before_it_and_a_clo
 
 async def test_a_frame_of_exactly_the_limit_is_read(path: Path) -> None:
     content = "x" * (MAX_FRAME - 100)
-    message = stream(content)
+    message = make_stream(content)
     message.stream.cwd = "y" * (MAX_FRAME - message.ByteSize() - 5)
     message.stream.cwd += "y" * (MAX_FRAME - message.ByteSize())
     assert message.ByteSize() == MAX_FRAME
     server = ScriptedServer()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
         peer.send(message)
         assert (await peer.expect()).stream.HasField("start")
         assert server.started == [content]
@@ -114,9 +114,9 @@ async def test_a_frame_of_exactly_the_limit_is_read(path: Path) -> None:
 
 @pytest.mark.req("bounds.header_allocates_nothing")
 async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
-    async with listening(ScriptedServer(), path) as listener:
-        peer = await RawPeer.unix(path)
-        peer.send(ping())
+    async with open_listener(ScriptedServer(), path) as listener:
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping())
         peer.writer.write(MAX_FRAME.to_bytes(4, "big") + b"x" * 10)
         await peer.expect()
         while not (held := listener.statistics().inbound_bytes):
@@ -127,9 +127,9 @@ async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
 
 @pytest.mark.req("wire.answer.too_large")
 async def test_an_answer_that_does_not_fit_a_frame_becomes_413(path: Path) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
-        peer.send(wire.ClientMessage(extension=str(MAX_FRAME).encode()), ping())
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(wire.ClientMessage(extension=str(MAX_FRAME).encode()), make_ping())
         assert "ask for less" in await peer.expect_error(413)
         assert (await peer.expect()).HasField("pong")
         await peer.close()
@@ -138,9 +138,9 @@ async def test_an_answer_that_does_not_fit_a_frame_becomes_413(path: Path) -> No
 @pytest.mark.req("wire.answer.too_large")
 async def test_a_stream_ends_at_the_event_that_does_not_fit_a_frame(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
-        peer.send(stream(f"huge {MAX_FRAME}"), ping())
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_stream(f"huge {MAX_FRAME}"), make_ping())
         assert (await peer.expect()).stream.HasField("start")
         await peer.expect_error(413)
         assert (await peer.expect()).HasField("pong")
@@ -154,9 +154,9 @@ async def test_a_stream_ends_at_the_event_that_does_not_fit_a_frame(path: Path) 
 @pytest.mark.req("dispatch.reply_channel_closed")
 async def test_a_stream_is_cancelled_when_its_client_goes_away(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path) as listener:
-        peer = await RawPeer.unix(path)
-        peer.send(stream("forever"))
+    async with open_listener(server, path) as listener:
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_stream("forever"))
         await peer.expect()
         await peer.close()
         await server.until_ended("forever: cancelled")
@@ -168,8 +168,8 @@ async def test_a_request_with_one_answer_is_carried_out_though_its_client_went_a
     path: Path,
 ) -> None:
     server = ScriptedServer()
-    async with listening(server, path) as listener:
-        peer = await RawPeer.unix(path)
+    async with open_listener(server, path) as listener:
+        peer = await RawPeer.connect_unix(path)
         send = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="on"))
         peer.send(send)
         await server.until_started("send on")
@@ -183,10 +183,10 @@ async def test_a_request_with_one_answer_is_carried_out_though_its_client_went_a
 async def test_requests_sent_just_before_the_client_left_are_carried_out(path: Path) -> None:
     server = ScriptedServer()
     server.release.set()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
         peer.send(
-            stream("forever"),
+            make_stream("forever"),
             *(wire.ClientMessage(send=wire.SendMsg(content=str(n))) for n in range(3)),
         )
         await peer.close()
@@ -197,9 +197,9 @@ async def test_requests_sent_just_before_the_client_left_are_carried_out(path: P
 
 async def test_a_peer_that_only_closed_its_sending_side_still_gets_its_answers(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
-        peer.send(ping(), wire.ClientMessage(send=wire.SendMsg(content="late")))
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping(), wire.ClientMessage(send=wire.SendMsg(content="late")))
         peer.writer.write_eof()
         assert (await peer.expect()).HasField("pong")
         await server.until_started("send late")
@@ -212,12 +212,12 @@ async def test_a_peer_that_only_closed_its_sending_side_still_gets_its_answers(p
 @pytest.mark.req("wire.eof.clean")
 @pytest.mark.parametrize("sent", [b"", b"\0", b"\0\0\0", b"\0\0\0\x05ab"])
 async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: bytes) -> None:
-    async with listening(ScriptedServer(), path) as listener:
-        peer = await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path) as listener:
+        peer = await RawPeer.connect_unix(path)
         peer.writer.write(sent)
         await peer.close()
-        other = await RawPeer.unix(path)
-        other.send(ping())
+        other = await RawPeer.connect_unix(path)
+        other.send(make_ping())
         assert (await other.expect()).HasField("pong")
         await other.close()
         while listener.statistics().connections:
@@ -231,14 +231,14 @@ async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: byt
 @pytest.mark.req("bounds.stalled_reader")
 async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path):
-        stalled = await RawPeer.unix(path)
+    async with open_listener(server, path):
+        stalled = await RawPeer.connect_unix(path)
         stalled.transport.pause_reading()
-        stalled.send(stream("flood 100000000"))
+        stalled.send(make_stream("flood 100000000"))
         await server.until_started("flood 100000000")
-        other = await RawPeer.unix(path)
+        other = await RawPeer.connect_unix(path)
         for _ in range(100):
-            other.send(ping())
+            other.send(make_ping())
             assert (await other.expect()).HasField("pong")
         assert server.ended == []
         await other.close()
@@ -249,10 +249,10 @@ async def test_a_stalled_reader_slows_only_its_own_stream(path: Path) -> None:
 @pytest.mark.req("bounds.stall_deadline")
 async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path, limits=Limits(stall_timeout=0.05)):
-        stalled = await RawPeer.unix(path)
+    async with open_listener(server, path, limits=TransportLimits(stall_timeout=0.05)):
+        stalled = await RawPeer.connect_unix(path)
         stalled.transport.pause_reading()
-        stalled.send(stream("flood 100000000"))
+        stalled.send(make_stream("flood 100000000"))
         await server.until_ended("flood 100000000: cancelled")
         await stalled.close()
 
@@ -263,16 +263,16 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
     path: Path, request_bytes: bytes
 ) -> None:
     """Good requests and bad ones alike: answers nobody reads must not pile up."""
-    async with listening(ScriptedServer(), path) as listener:
-        peer = await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path) as listener:
+        peer = await RawPeer.connect_unix(path)
         peer.transport.pause_reading()
         peer.transport.set_write_buffer_limits(high=1 << 30)
         peer.writer.write(request_bytes * 1_000_000)
         seen, calm = 0, 0
         while calm < 50:
             await asyncio.sleep(0.001)
-            calm = calm + 1 if listener.requests == seen else 0
-            seen = listener.requests
+            calm = calm + 1 if listener.request_count == seen else 0
+            seen = listener.request_count
         assert seen < 500_000
         assert listener.statistics().inbound_bytes < 1_000_000
         peer.transport.resume_reading()
@@ -288,13 +288,13 @@ async def test_others_are_answered_while_the_parts_of_a_large_request_are_counte
 ) -> None:
     entries = [wire.MemoryEntry(name=f"n{n}", kind="note", content="c") for n in range(100_000)]
     request = wire.ClientMessage(replace_memory=wire.ReplaceMemoryMsg(entries=entries))
-    async with listening(ScriptedServer(), path) as listener:
-        large, small = await RawPeer.unix(path), await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path) as listener:
+        large, small = await RawPeer.connect_unix(path), await RawPeer.connect_unix(path)
         large.send(request)
-        while listener.requests == 0:  # the first is being read
+        while listener.request_count == 0:  # the first is being read
             await asyncio.sleep(0)
         answer = asyncio.ensure_future(large.expect_error(501))
-        small.send(ping())
+        small.send(make_ping())
         assert (await small.expect()).HasField("pong")
         assert not answer.done()
         assert listener.statistics().inbound_bytes > 1_000_000
@@ -310,21 +310,21 @@ async def test_others_are_answered_while_the_parts_of_a_large_request_are_counte
 async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
     """Nothing holds the loop: a ping beside a flood that is read as fast as it comes."""
     server = ScriptedServer()
-    async with listening(server, path):
-        greedy = await RawPeer.unix(path)
-        greedy.send(stream("flood 100000000"))
+    async with open_listener(server, path):
+        greedy = await RawPeer.connect_unix(path)
+        greedy.send(make_stream("flood 100000000"))
 
         async def swallow() -> None:
             while await greedy.reader.read(1 << 20):
                 pass
 
         task = asyncio.create_task(swallow())
-        other = await RawPeer.unix(path)
+        other = await RawPeer.connect_unix(path)
         loop = asyncio.get_running_loop()
         slowest = 0.0
         for _ in range(50):
             start = loop.time()
-            other.send(ping())
+            other.send(make_ping())
             await other.expect()
             slowest = max(slowest, loop.time() - start)
         task.cancel()
@@ -335,21 +335,21 @@ async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> 
 
 @pytest.mark.req("bounds.connections")
 async def test_one_connection_too_many_is_told_503(path: Path) -> None:
-    async with listening(ScriptedServer(), path, limits=Limits(connections=2)):
-        first, second = await RawPeer.unix(path), await RawPeer.unix(path)
-        first.send(ping())
-        second.send(ping())
+    async with open_listener(ScriptedServer(), path, limits=TransportLimits(connections=2)):
+        first, second = await RawPeer.connect_unix(path), await RawPeer.connect_unix(path)
+        first.send(make_ping())
+        second.send(make_ping())
         await first.expect()
         await second.expect()
-        third = await RawPeer.unix(path)
-        third.send(ping())
+        third = await RawPeer.connect_unix(path)
+        third.send(make_ping())
         assert "2 connections" in await third.expect_error(503)
         await third.expect_close()
         await third.close()
         await first.close()
         while True:
-            fourth = await RawPeer.unix(path)
-            fourth.send(ping())
+            fourth = await RawPeer.connect_unix(path)
+            fourth.send(make_ping())
             if (await fourth.expect()).HasField("pong"):
                 break
             await fourth.close()
@@ -360,8 +360,10 @@ async def test_one_connection_too_many_is_told_503(path: Path) -> None:
 @pytest.mark.req("bounds.inbound_bytes")
 async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path) -> None:
     limit = 1_000_000
-    async with listening(ScriptedServer(), path, limits=Limits(inbound_bytes=limit)) as listener:
-        peers = [await RawPeer.unix(path) for _ in range(5)]
+    async with open_listener(
+        ScriptedServer(), path, limits=TransportLimits(inbound_bytes=limit)
+    ) as listener:
+        peers = [await RawPeer.connect_unix(path) for _ in range(5)]
         for peer in peers:
             peer.writer.write((600_000).to_bytes(4, "big") + b"x" * 400_000)
         answers = await asyncio.gather(
@@ -378,12 +380,12 @@ async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path
 @pytest.mark.req("bounds.inbound_bytes")
 async def test_a_request_whose_answer_has_begun_takes_no_room_of_the_next(path: Path) -> None:
     content = "forever ".ljust(600_000, "x")
-    async with listening(
-        server := ScriptedServer(), path, limits=Limits(inbound_bytes=1_000_000)
+    async with open_listener(
+        server := ScriptedServer(), path, limits=TransportLimits(inbound_bytes=1_000_000)
     ) as listener:
-        peers = [await RawPeer.unix(path) for _ in range(3)]
+        peers = [await RawPeer.connect_unix(path) for _ in range(3)]
         for peer in peers:
-            peer.send(stream(content))
+            peer.send(make_stream(content))
             assert (await peer.expect()).stream.HasField("start")
             assert listener.statistics().inbound_bytes == 0
         for peer in peers:
@@ -397,12 +399,12 @@ async def test_a_request_whose_answer_has_begun_takes_no_room_of_the_next(path: 
 
 @pytest.mark.req("trust.uds.same_user")
 async def test_another_user_is_turned_away(path: Path) -> None:
-    from crabtalk.transport import Door
+    from crabtalk.transport import ListenOptions
 
-    stranger = Door("unix", uid=os.geteuid() + 1)
-    async with listening(ScriptedServer(), path, door=stranger):
-        peer = await RawPeer.unix(path)
-        peer.send(ping())
+    stranger = ListenOptions("unix", uid=os.geteuid() + 1)
+    async with open_listener(ScriptedServer(), path, door=stranger):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping())
         assert "serves user" in await peer.expect_error(401)
         await peer.expect_close()
         await peer.close()
@@ -411,14 +413,14 @@ async def test_another_user_is_turned_away(path: Path) -> None:
 # ── Found by attacking it ──────────────────────────────────────────────────────────────────────
 
 
-async def longest_pause(stop: asyncio.Event) -> float:
+async def measure_longest_pause(stop: asyncio.Event) -> float:
     """The longest time the loop worked without turning, until `stop`. What other processes take of
     the processor meanwhile is not counted."""
     longest = 0.0
     while not stop.is_set():
-        before = time.thread_time() - stolen()
+        before = time.thread_time() - read_steal_time()
         await asyncio.sleep(0)
-        longest = max(longest, time.thread_time() - stolen() - before)
+        longest = max(longest, time.thread_time() - read_steal_time() - before)
     return longest
 
 
@@ -428,10 +430,10 @@ async def longest_pause(stop: asyncio.Event) -> float:
 async def test_a_flood_of_small_requests_does_not_hold_the_loop(
     path: Path, request_bytes: bytes
 ) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
         stop = asyncio.Event()
-        pause = asyncio.create_task(longest_pause(stop))
+        pause = asyncio.create_task(measure_longest_pause(stop))
         peer.writer.write(request_bytes * 20_000)
         for _ in range(20_000):
             await peer.expect()
@@ -444,9 +446,9 @@ async def test_a_flood_of_small_requests_does_not_hold_the_loop(
 @pytest.mark.req("bounds.pipelined")
 async def test_small_requests_are_taken_apart_only_up_to_the_bound(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path, limits=Limits(pipelined=8)) as listener:
-        peer = await RawPeer.unix(path)
-        peer.send(stream("forever"), *[ping()] * 5000)
+    async with open_listener(server, path, limits=TransportLimits(pipelined=8)) as listener:
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_stream("forever"), *[make_ping()] * 5000)
         await server.until_started("forever")
         (connection,) = listener._connections
         assert len(connection._pending) <= 8
@@ -456,9 +458,9 @@ async def test_small_requests_are_taken_apart_only_up_to_the_bound(path: Path) -
 @pytest.mark.req("dispatch.reply_channel_closed")
 async def test_a_client_that_left_is_noticed_though_it_is_not_being_read(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path) as listener:
-        peer = await RawPeer.unix(path)
-        peer.send(stream("forever"), *[ping()] * 1000)
+    async with open_listener(server, path) as listener:
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_stream("forever"), *[make_ping()] * 1000)
         await server.until_started("forever")
         await peer.close()
         await server.until_ended("forever: cancelled")
@@ -470,11 +472,11 @@ async def test_a_client_that_left_is_noticed_though_it_is_not_being_read(path: P
 @pytest.mark.req("dispatch.reply_channel_closed")
 async def test_a_stream_whose_client_left_before_its_turn_is_not_begun(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path) as listener:
-        peer = await RawPeer.unix(path)
+    async with open_listener(server, path) as listener:
+        peer = await RawPeer.connect_unix(path)
         peer.send(
             wire.ClientMessage(send=wire.SendMsg(agent="crab", content="slow")),
-            stream("forever"),
+            make_stream("forever"),
             wire.ClientMessage(send=wire.SendMsg(agent="crab", content="last")),
         )
         await server.until_started("send slow")
@@ -488,9 +490,9 @@ async def test_a_stream_whose_client_left_before_its_turn_is_not_begun(path: Pat
 
 async def test_a_detached_stream_whose_client_left_before_its_turn_is_begun(path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
-        detached = stream("forever")
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
+        detached = make_stream("forever")
         detached.stream.detach = True
         slow = wire.SendMsg(agent="crab", content="slow")
         peer.send(wire.ClientMessage(send=slow), detached)
@@ -505,12 +507,12 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
     size = 3_000_000
     loop = asyncio.get_running_loop()
     expected = len(encode_reply("extension", bytes(size))) + len(encode_reply("pong", wire.Pong()))
-    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=1)):
+    async with open_listener(ScriptedServer(), path, limits=TransportLimits(stall_timeout=1)):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.setblocking(False)
             await loop.sock_connect(sock, str(path))
             question = wire.ClientMessage(extension=str(size).encode())
-            await loop.sock_sendall(sock, encode_frame(question) + encode_frame(ping()))
+            await loop.sock_sendall(sock, encode_frame(question) + encode_frame(make_ping()))
             got = 0
             while got < expected:
                 piece = await loop.sock_recv(sock, 30_000)
@@ -522,9 +524,9 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
 
 @pytest.mark.req("wire.frame.max")
 async def test_a_half_closed_peer_is_told_of_its_oversized_frame_too(path: Path) -> None:
-    async with listening(ScriptedServer(), path):
-        peer = await RawPeer.unix(path)
-        peer.send(ping())
+    async with open_listener(ScriptedServer(), path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(make_ping())
         peer.writer.write(b"\xff\xff\xff\xff")
         peer.writer.write_eof()
         assert (await peer.expect()).HasField("pong")
@@ -535,8 +537,10 @@ async def test_a_half_closed_peer_is_told_of_its_oversized_frame_too(path: Path)
 
 @pytest.mark.req("bounds.inbound_bytes")
 async def test_a_frame_that_is_begun_and_not_finished_is_given_up(path: Path) -> None:
-    async with listening(ScriptedServer(), path, limits=Limits(stall_timeout=0.05)) as listener:
-        peer = await RawPeer.unix(path)
+    async with open_listener(
+        ScriptedServer(), path, limits=TransportLimits(stall_timeout=0.05)
+    ) as listener:
+        peer = await RawPeer.connect_unix(path)
         peer.writer.write((1000).to_bytes(4, "big") + b"x" * 10)
         assert "not finished" in await peer.expect_error(400)
         await peer.expect_close()
@@ -552,7 +556,7 @@ async def test_an_error_after_a_stream_that_outlived_its_cancellation_is_answere
     class Stubborn(ScriptedServer):
         async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
             yield wire.StreamEvent(start=wire.StreamStart())
-            await self.note(self.started, "stubborn")
+            await self.record_event(self.started, "stubborn")
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
@@ -560,9 +564,11 @@ async def test_an_error_after_a_stream_that_outlived_its_cancellation_is_answere
             raise NotFoundError("none")
 
     server = Stubborn()
-    async with listening(server, path):
-        peer = await RawPeer.unix(path)
-        peer.send(stream("x"), wire.ClientMessage(list_agents=wire.ListAgentsMsg()), ping())
+    async with open_listener(server, path):
+        peer = await RawPeer.connect_unix(path)
+        peer.send(
+            make_stream("x"), wire.ClientMessage(list_agents=wire.ListAgentsMsg()), make_ping()
+        )
         await server.until_started("stubborn")
         peer.writer.write_eof()
         assert (await peer.expect()).stream.HasField("start")

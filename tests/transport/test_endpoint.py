@@ -13,7 +13,7 @@ from crabtalk.transport import Endpoint, RunFiles, TcpAddress, default_home
 @pytest.fixture
 def run(tmp_path: Path) -> RunFiles:
     (tmp_path / "run").mkdir()
-    return RunFiles.of(tmp_path)
+    return RunFiles.for_home(tmp_path)
 
 
 @pytest.mark.req("home.location")
@@ -38,46 +38,46 @@ def test_without_it_the_home_is_in_the_users_own(
 
 @pytest.mark.req("home.run_files")
 def test_the_files_have_the_names_clients_know(run: RunFiles, tmp_path: Path) -> None:
-    assert run.socket == tmp_path / "run" / "crabtalk.sock"
-    assert run.port == tmp_path / "run" / "crabtalk.port"
-    assert run.token == tmp_path / "run" / "token"
+    assert run.socket_path == tmp_path / "run" / "crabtalk.sock"
+    assert run.port_path == tmp_path / "run" / "crabtalk.port"
+    assert run.token_path == tmp_path / "run" / "token"
 
 
 @pytest.mark.req("home.run_files")
 def test_the_port_is_published_as_bare_digits(run: RunFiles) -> None:
     run.publish_port(6688)
-    assert run.port.read_bytes() == b"6688"
+    assert run.port_path.read_bytes() == b"6688"
 
 
 @pytest.mark.req("trust.tcp.token")
 def test_a_token_is_made_once_and_is_private(run: RunFiles) -> None:
-    token = run.make_token()
+    token = run.ensure_token()
     assert len(token) == 64
-    assert stat.S_IMODE(run.token.stat().st_mode) == 0o600
-    assert run.make_token() == token
+    assert stat.S_IMODE(run.token_path.stat().st_mode) == 0o600
+    assert run.ensure_token() == token
 
 
 def test_a_token_that_others_could_read_is_made_private(run: RunFiles) -> None:
-    run.token.write_text("chosen by hand\n")
-    run.token.chmod(0o644)
-    assert run.make_token() == "chosen by hand"
-    assert stat.S_IMODE(run.token.stat().st_mode) == 0o600
+    run.token_path.write_text("chosen by hand\n")
+    run.token_path.chmod(0o644)
+    assert run.ensure_token() == "chosen by hand"
+    assert stat.S_IMODE(run.token_path.stat().st_mode) == 0o600
 
 
 def test_an_empty_token_is_replaced(run: RunFiles) -> None:
-    run.token.write_text("\n")
-    assert len(run.make_token()) == 64
+    run.token_path.write_text("\n")
+    assert len(run.ensure_token()) == 64
 
 
 def test_the_socket_comes_before_tcp(run: RunFiles) -> None:
-    assert run.endpoints() == []
+    assert run.find_endpoints() == []
     run.publish_port(4321)
-    token = run.make_token()
-    run.lock.write_text(str(os.getpid()))
+    token = run.ensure_token()
+    run.lock_path.write_text(str(os.getpid()))
     tcp = Endpoint(tcp=TcpAddress("127.0.0.1", 4321), token=token)
-    assert run.endpoints() == [tcp]
-    run.socket.touch()
-    assert run.endpoints() == [Endpoint(path=run.socket), tcp]
+    assert run.find_endpoints() == [tcp]
+    run.socket_path.touch()
+    assert run.find_endpoints() == [Endpoint(path=run.socket_path), tcp]
 
 
 @pytest.mark.req("transport.stale")
@@ -86,18 +86,18 @@ def test_the_port_of_a_daemon_that_died_is_not_shown_the_token(
     run: RunFiles, holder: str | None
 ) -> None:
     run.publish_port(4321)
-    run.make_token()
+    run.ensure_token()
     if holder is not None:
-        run.lock.write_text(holder)
-    assert run.endpoints() == []
+        run.lock_path.write_text(holder)
+    assert run.find_endpoints() == []
 
 
 @pytest.mark.parametrize("content", ["", "x", "12 34"])
 def test_a_port_file_with_nonsense_is_ignored(run: RunFiles, content: str) -> None:
-    run.make_token()
-    run.lock.write_text(str(os.getpid()))
-    run.port.write_text(content)
-    assert run.endpoints() == []
+    run.ensure_token()
+    run.lock_path.write_text(str(os.getpid()))
+    run.port_path.write_text(content)
+    assert run.find_endpoints() == []
 
 
 def test_addresses_are_read_with_and_without_slashes(tmp_path: Path) -> None:

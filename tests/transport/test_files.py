@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.transport import remove_leftovers, replace_file
+from crabtalk.transport import remove_stale_temporary_files, replace_file
 
 
 @pytest.mark.req("durability.replace")
@@ -69,6 +69,6 @@ def test_what_a_crash_left_of_a_replacement_is_removed_and_nothing_else(tmp_path
     others = [tmp_path / f".crab.toml.{os.getpid()}.new", tmp_path / ".new", tmp_path / "a.1.new"]
     for path in (left, *others):
         path.write_text("secret")
-    remove_leftovers(tmp_path)
+    remove_stale_temporary_files(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(others)
-    remove_leftovers(tmp_path / "nowhere")
+    remove_stale_temporary_files(tmp_path / "nowhere")

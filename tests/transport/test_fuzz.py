@@ -24,13 +24,13 @@ import asyncio, os, signal, sys
 from pathlib import Path
 import uvloop
 from crabtalk.protocol import Server
-from crabtalk.transport import Door, Listener, TcpAddress, listen_tcp, listen_unix
+from crabtalk.transport import ListenOptions, Listener, TcpAddress, listen_tcp, listen_unix
 
 async def main() -> None:
     listener = Listener(Server())
-    listener.open(listen_unix(Path(sys.argv[1])), Door("unix", uid=os.geteuid()))
+    listener.open(listen_unix(Path(sys.argv[1])), ListenOptions("unix", uid=os.geteuid()))
     tcp = listen_tcp(TcpAddress(port=0))
-    listener.open(tcp, Door("tcp", token="secret"))
+    listener.open(tcp, ListenOptions("tcp", token="secret"))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print(tcp.getsockname()[1], flush=True)
@@ -45,7 +45,7 @@ uvloop.run(main())
 """
 
 
-class Target:
+class FuzzTarget:
     """The process under fire."""
 
     def __init__(self, process: asyncio.subprocess.Process, path: Path, port: int) -> None:
@@ -65,14 +65,14 @@ class Target:
 
 
 @asynccontextmanager
-async def target(path: Path) -> AsyncIterator[Target]:
+async def start_target(path: Path) -> AsyncIterator[FuzzTarget]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVE, path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        yield Target(process, path, int(await process.stdout.readline()))
+        yield FuzzTarget(process, path, int(await process.stdout.readline()))
         process.send_signal(signal.SIGTERM)
         out, err = await process.communicate()
         assert (process.returncode, out, err) == (0, b"0 0\n", b"")
@@ -82,7 +82,7 @@ async def target(path: Path) -> AsyncIterator[Target]:
             await process.communicate()
 
 
-def payload(rng: random.Random) -> bytes:
+def make_payload(rng: random.Random) -> bytes:
     """Something that is not, or hardly, a message."""
     choice = rng.randrange(4)
     if choice == 0:
@@ -100,42 +100,42 @@ def payload(rng: random.Random) -> bytes:
     return bytes(data) + rng.randbytes(rng.randrange(16))
 
 
-def framed(data: bytes) -> bytes:
+def frame_data(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-async def malformed_frames(path: Path, rng: random.Random, count: int) -> None:
+async def send_malformed_frames(path: Path, rng: random.Random, count: int) -> None:
     """Well framed, badly filled: each is answered, on one connection that lives on."""
-    peer = await RawPeer.unix(path)
+    peer = await RawPeer.connect_unix(path)
     batch = 500
     for _ in range(count // batch):
-        peer.writer.write(b"".join(framed(payload(rng)) for _ in range(batch)))
+        peer.writer.write(b"".join(frame_data(make_payload(rng)) for _ in range(batch)))
         for _ in range(batch):
             answer = await peer.expect()
             assert answer.error.code in (400, 410, 501) or answer.HasField("pong"), answer
     await peer.close()
 
 
-def random_stream(rng: random.Random) -> bytes:
+def make_random_stream(rng: random.Random) -> bytes:
     choice = rng.randrange(4)
     if choice == 0:
         return rng.randbytes(rng.randrange(200))
     if choice == 1:
         return rng.randrange(MAX_FRAME + 1, 1 << 32).to_bytes(4, "big") + rng.randbytes(50)
-    good = framed(payload(rng)) * rng.randrange(1, 4)
+    good = frame_data(make_payload(rng)) * rng.randrange(1, 4)
     if choice == 2:
         return good[: rng.randrange(len(good))]
     return good + rng.randbytes(rng.randrange(10))
 
 
-async def random_streams(target: Target, rng: random.Random, count: int) -> None:
+async def send_random_streams(target: FuzzTarget, rng: random.Random, count: int) -> None:
     """Bytes without sense, then gone: politely, half-closed, or with a reset."""
     for n in range(count):
         if n % 2:
-            peer = await RawPeer.unix(target.path)
+            peer = await RawPeer.connect_unix(target.path)
         else:
-            peer = await RawPeer.tcp(target.port)
-        peer.writer.write(random_stream(rng))
+            peer = await RawPeer.connect_tcp(target.port)
+        peer.writer.write(make_random_stream(rng))
         leave = rng.randrange(3)
         if leave == 0:
             peer.transport.abort()
@@ -151,7 +151,7 @@ async def random_streams(target: Target, rng: random.Random, count: int) -> None
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_many_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
-    await under_fire(tmp_path, FRAMES // 3, STREAMS // 3, seed=20261115)
+    await attack_target(tmp_path, FRAMES // 3, STREAMS // 3, seed=20261115)
 
 
 @pytest.mark.slow
@@ -161,19 +161,22 @@ async def test_many_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> 
 async def test_a_million_and_a_half_malformed_inputs_disturb_nobody(
     tmp_path: Path, seed: int
 ) -> None:
-    await under_fire(tmp_path, FRAMES * 10, STREAMS * 10, seed)
+    await attack_target(tmp_path, FRAMES * 10, STREAMS * 10, seed)
 
 
-async def under_fire(tmp_path: Path, frames: int, streams: int, seed: int) -> None:
+async def attack_target(tmp_path: Path, frames: int, streams: int, seed: int) -> None:
     rng = random.Random(seed)
-    async with target(tmp_path / "s") as fired_at, connect(f"unix:{tmp_path / 's'}") as bystander:
-        await malformed_frames(fired_at.path, rng, frames // 5)
-        await random_streams(fired_at, rng, streams // 5)
+    async with (
+        start_target(tmp_path / "s") as fired_at,
+        connect(f"unix:{tmp_path / 's'}") as bystander,
+    ):
+        await send_malformed_frames(fired_at.path, rng, frames // 5)
+        await send_random_streams(fired_at, rng, streams // 5)
         await bystander.ping()
         rss, descriptors = fired_at.rss, fired_at.descriptors
         fire = asyncio.gather(
-            malformed_frames(fired_at.path, rng, frames * 4 // 5),
-            random_streams(fired_at, rng, streams * 4 // 5),
+            send_malformed_frames(fired_at.path, rng, frames * 4 // 5),
+            send_random_streams(fired_at, rng, streams * 4 // 5),
         )
         pings = 0
         while not fire.done():

@@ -13,24 +13,31 @@ import pytest
 import trustme
 
 from crabtalk.protocol import wire
-from crabtalk.transport import Door, Limits, Listener, TcpAddress, listen_tcp, listen_unix
-from crabtalk.transport.listener import STRANGERS_LOOKS, STRANGERS_PAUSE
-from tests.scripted import RawPeer, ScriptedServer, listening, ping, stream
+from crabtalk.transport import (
+    Listener,
+    ListenOptions,
+    TcpAddress,
+    TransportLimits,
+    listen_tcp,
+    listen_unix,
+)
+from crabtalk.transport.listener import MAX_SLOT_CHECKS, SLOT_CHECK_INTERVAL
+from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
 
 TOKEN = "correct horse"
 
 
-def hello(token: str, padding: int = 0) -> wire.ClientMessage:
+def make_hello(token: str, padding: int = 0) -> wire.ClientMessage:
     return wire.ClientMessage(hello=wire.HelloMsg(token=token, client="x" * padding))
 
 
 @asynccontextmanager
-async def tcp(
-    limits: Limits | None = None, tls: ssl.SSLContext | None = None
+async def open_tcp_listener(
+    limits: TransportLimits | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Listener, int]]:
     listener = Listener(ScriptedServer(), limits)
     sock = listen_tcp(TcpAddress(port=0))
-    listener.open(sock, Door("tcp", token=TOKEN, tls=tls))
+    listener.open(sock, ListenOptions("tcp", token=TOKEN, tls=tls))
     try:
         yield listener, sock.getsockname()[1]
     finally:
@@ -42,19 +49,19 @@ async def tcp(
 
 @pytest.mark.req("trust.tcp.token")
 async def test_tcp_answers_after_a_hello_with_the_token() -> None:
-    async with tcp() as (_, port):
-        peer = await RawPeer.tcp(port)
-        peer.send(hello(TOKEN))
+    async with open_tcp_listener() as (_, port):
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(make_hello(TOKEN))
         assert (await peer.expect()).welcome.server_version == "scripted"
-        peer.send(ping())
+        peer.send(make_ping())
         assert (await peer.expect()).HasField("pong")
         await peer.close()
 
 
 async def test_a_hello_may_be_followed_by_large_requests_without_waiting() -> None:
-    async with tcp() as (_, port):
-        peer = await RawPeer.tcp(port)
-        peer.send(hello(TOKEN), stream("x" * 100_000), ping())
+    async with open_tcp_listener() as (_, port):
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(make_hello(TOKEN), make_stream("x" * 100_000), make_ping())
         assert (await peer.expect()).HasField("welcome")
         assert (await peer.expect()).stream.HasField("start")
         assert (await peer.expect()).stream.HasField("end")
@@ -66,29 +73,29 @@ async def test_a_hello_may_be_followed_by_large_requests_without_waiting() -> No
 @pytest.mark.parametrize(
     "first",
     [
-        hello("wrong"),
-        hello(""),
-        hello(TOKEN + "x"),
-        hello("é" * 10),
-        ping(),
+        make_hello("wrong"),
+        make_hello(""),
+        make_hello(TOKEN + "x"),
+        make_hello("é" * 10),
+        make_ping(),
         wire.ClientMessage(),
-        stream("x" * 100_000),
-        hello(TOKEN, padding=5000),
+        make_stream("x" * 100_000),
+        make_hello(TOKEN, padding=5000),
     ],
 )
 async def test_tcp_answers_anything_else_with_401_and_closes(first: wire.ClientMessage) -> None:
-    async with tcp() as (listener, port):
-        peer = await RawPeer.tcp(port)
-        peer.send(first, ping(), ping())
+    async with open_tcp_listener() as (listener, port):
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(first, make_ping(), make_ping())
         assert "token" in await peer.expect_error(401)
         await peer.expect_close()
         await peer.close()
-        assert listener.requests == 0
+        assert listener.request_count == 0
 
 
 async def test_bytes_that_are_no_message_are_no_hello() -> None:
-    async with tcp() as (_, port):
-        peer = await RawPeer.tcp(port)
+    async with open_tcp_listener() as (_, port):
+        peer = await RawPeer.connect_tcp(port)
         peer.writer.write(b"\0\0\0\x02\xff\xff")
         await peer.expect_error(401)
         await peer.expect_close()
@@ -96,8 +103,8 @@ async def test_bytes_that_are_no_message_are_no_hello() -> None:
 
 
 async def test_an_http_request_is_turned_away_too() -> None:
-    async with tcp() as (_, port):
-        peer = await RawPeer.tcp(port)
+    async with open_tcp_listener() as (_, port):
+        peer = await RawPeer.connect_tcp(port)
         peer.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await peer.expect_error(401)
         await peer.expect_close()
@@ -106,21 +113,21 @@ async def test_an_http_request_is_turned_away_too() -> None:
 
 @pytest.mark.req("bounds.hello_deadline")
 async def test_a_caller_that_says_nothing_is_turned_away_in_time() -> None:
-    async with tcp(Limits(hello_timeout=0.05)) as (_, port):
-        peer = await RawPeer.tcp(port)
+    async with open_tcp_listener(TransportLimits(hello_timeout=0.05)) as (_, port):
+        peer = await RawPeer.connect_tcp(port)
         await peer.expect_error(401)
         await peer.expect_close()
         await peer.close()
 
 
 async def test_a_caller_that_was_greeted_may_stay_silent() -> None:
-    async with tcp(Limits(hello_timeout=0.05)) as (_, port):
-        peer = await RawPeer.tcp(port)
-        peer.send(hello(TOKEN))
+    async with open_tcp_listener(TransportLimits(hello_timeout=0.05)) as (_, port):
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(make_hello(TOKEN))
         await peer.expect()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(peer.read(), 0.2)
-        peer.send(ping())
+        peer.send(make_ping())
         assert (await peer.expect()).HasField("pong")
         await peer.close()
 
@@ -128,9 +135,9 @@ async def test_a_caller_that_was_greeted_may_stay_silent() -> None:
 @pytest.mark.req("transport.tcp.nodelay")
 async def test_connections_do_not_wait_to_fill_packets() -> None:
     """TCP_NODELAY, read off the accepted socket itself."""
-    async with tcp() as (listener, port):
-        peer = await RawPeer.tcp(port)
-        peer.send(hello(TOKEN))
+    async with open_tcp_listener() as (listener, port):
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(make_hello(TOKEN))
         await peer.expect()
         (connection,) = listener._connections
         accepted = connection.transport.get_extra_info("socket")
@@ -141,9 +148,9 @@ async def test_connections_do_not_wait_to_fill_packets() -> None:
 
 
 async def test_a_unix_socket_needs_no_hello_and_takes_one(tmp_path: Path) -> None:
-    async with listening(ScriptedServer(), tmp_path / "s"):
-        peer = await RawPeer.unix(tmp_path / "s")
-        peer.send(ping(), hello("whatever"), ping())
+    async with open_listener(ScriptedServer(), tmp_path / "s"):
+        peer = await RawPeer.connect_unix(tmp_path / "s")
+        peer.send(make_ping(), make_hello("whatever"), make_ping())
         assert (await peer.expect()).HasField("pong")
         assert (await peer.expect()).HasField("welcome")
         assert (await peer.expect()).HasField("pong")
@@ -177,9 +184,9 @@ def client_context(authority: trustme.CA) -> ssl.SSLContext:
 async def test_tls_carries_the_same_frames(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    async with tcp(tls=server_context) as (_, port):
+    async with open_tcp_listener(tls=server_context) as (_, port):
         peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
-        peer.send(hello(TOKEN), stream("count 1000"))
+        peer.send(make_hello(TOKEN), make_stream("count 1000"))
         assert (await peer.expect()).HasField("welcome")
         kinds = [(await peer.expect()).stream.WhichOneof("event") for _ in range(1002)]
         assert kinds == ["start", *["chunk"] * 1000, "end"]
@@ -189,9 +196,9 @@ async def test_tls_carries_the_same_frames(
 async def test_a_refusal_reaches_a_tls_client(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    async with tcp(tls=server_context) as (_, port):
+    async with open_tcp_listener(tls=server_context) as (_, port):
         peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
-        peer.send(hello("wrong"))
+        peer.send(make_hello("wrong"))
         await peer.expect_error(401)
         await peer.expect_close()
         await peer.close()
@@ -200,11 +207,11 @@ async def test_a_refusal_reaches_a_tls_client(
 async def test_a_stream_is_cancelled_when_its_tls_client_goes_away(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    async with tcp(tls=server_context) as (listener, port):
+    async with open_tcp_listener(tls=server_context) as (listener, port):
         server = listener.server
         assert isinstance(server, ScriptedServer)
         peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
-        peer.send(hello(TOKEN), stream("forever"))
+        peer.send(make_hello(TOKEN), make_stream("forever"))
         await server.until_started("forever")
         await peer.close()
         await server.until_ended("forever: cancelled")
@@ -213,12 +220,15 @@ async def test_a_stream_is_cancelled_when_its_tls_client_goes_away(
 async def test_a_caller_without_tls_disturbs_nobody(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
-    async with tcp(Limits(hello_timeout=1.5), tls=server_context) as (listener, port):
-        plain = await RawPeer.tcp(port)
-        plain.send(hello(TOKEN))
-        silent = await RawPeer.tcp(port)
+    async with open_tcp_listener(TransportLimits(hello_timeout=1.5), tls=server_context) as (
+        listener,
+        port,
+    ):
+        plain = await RawPeer.connect_tcp(port)
+        plain.send(make_hello(TOKEN))
+        silent = await RawPeer.connect_tcp(port)
         peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
-        peer.send(hello(TOKEN))
+        peer.send(make_hello(TOKEN))
         assert (await peer.expect()).HasField("welcome")
         assert await silent.reader.read() == b""
         await plain.close()
@@ -234,16 +244,16 @@ async def test_a_caller_without_tls_disturbs_nobody(
 @pytest.mark.req("daemon.shutdown.order")
 async def test_closing_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, tmp_path / "s") as listener:
-        idle = await RawPeer.unix(tmp_path / "s")
-        idle.send(ping())
+    async with open_listener(server, tmp_path / "s") as listener:
+        idle = await RawPeer.connect_unix(tmp_path / "s")
+        idle.send(make_ping())
         await idle.expect()
-        peer = await RawPeer.unix(tmp_path / "s")
+        peer = await RawPeer.connect_unix(tmp_path / "s")
         peer.send(wire.ClientMessage(send=wire.SendMsg(content="last")))
         await server.until_started("send last")
         closing = asyncio.create_task(listener.close())
         await idle.expect_close()
-        peer.send(ping())
+        peer.send(make_ping())
         assert "shutting down" in await peer.expect_error(503)
         server.release.set()
         assert (await peer.expect()).response.content == "last"
@@ -256,16 +266,18 @@ async def test_closing_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
 
 @pytest.mark.req("daemon.shutdown.order")
 async def test_closing_accepts_nobody_new(tmp_path: Path) -> None:
-    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+    async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         await listener.close()
         with pytest.raises(ConnectionRefusedError):
-            await RawPeer.unix(tmp_path / "s")
+            await RawPeer.connect_unix(tmp_path / "s")
 
 
 async def test_closing_cuts_subscriptions_at_once(tmp_path: Path) -> None:
     server = ScriptedServer()
-    async with listening(server, tmp_path / "s", limits=Limits(drain_timeout=30)) as listener:
-        peer = await RawPeer.unix(tmp_path / "s")
+    async with open_listener(
+        server, tmp_path / "s", limits=TransportLimits(drain_timeout=30)
+    ) as listener:
+        peer = await RawPeer.connect_unix(tmp_path / "s")
         peer.send(wire.ClientMessage(subscribe_events=wire.SubscribeEvents()))
         await peer.expect()
         async with asyncio.timeout(5):
@@ -279,10 +291,13 @@ async def test_closing_cuts_subscriptions_at_once(tmp_path: Path) -> None:
 @pytest.mark.req("daemon.shutdown.order")
 async def test_closing_cancels_what_does_not_finish_in_time(tmp_path: Path) -> None:
     server = ScriptedServer()
-    limits = Limits(drain_timeout=0.05)
-    async with listening(server, tmp_path / "s", limits=limits) as listener:
-        streaming, sending = await RawPeer.unix(tmp_path / "s"), await RawPeer.unix(tmp_path / "s")
-        streaming.send(stream("forever"))
+    limits = TransportLimits(drain_timeout=0.05)
+    async with open_listener(server, tmp_path / "s", limits=limits) as listener:
+        streaming, sending = (
+            await RawPeer.connect_unix(tmp_path / "s"),
+            await RawPeer.connect_unix(tmp_path / "s"),
+        )
+        streaming.send(make_stream("forever"))
         sending.send(wire.ClientMessage(send=wire.SendMsg(content="slow")))
         await server.until_started("forever")
         await server.until_started("send slow")
@@ -297,11 +312,11 @@ async def test_closing_cancels_what_does_not_finish_in_time(tmp_path: Path) -> N
 
 async def test_closing_does_not_wait_for_peers_that_do_not_read(tmp_path: Path) -> None:
     server = ScriptedServer()
-    limits = Limits(drain_timeout=0.05)
-    async with listening(server, tmp_path / "s", limits=limits) as listener:
-        peer = await RawPeer.unix(tmp_path / "s")
+    limits = TransportLimits(drain_timeout=0.05)
+    async with open_listener(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.connect_unix(tmp_path / "s")
         peer.transport.pause_reading()
-        peer.send(stream("flood 100000000"))
+        peer.send(make_stream("flood 100000000"))
         await server.until_started("flood 100000000")
         async with asyncio.timeout(5):
             await listener.close()
@@ -310,8 +325,8 @@ async def test_closing_does_not_wait_for_peers_that_do_not_read(tmp_path: Path) 
 
 
 async def test_closing_during_a_tls_handshake(server_context: ssl.SSLContext) -> None:
-    async with tcp(tls=server_context) as (listener, port):
-        peer = await RawPeer.tcp(port)
+    async with open_tcp_listener(tls=server_context) as (listener, port):
+        peer = await RawPeer.connect_tcp(port)
         while not listener.statistics().connections:
             await asyncio.sleep(0)
         async with asyncio.timeout(5):
@@ -322,7 +337,7 @@ async def test_closing_during_a_tls_handshake(server_context: ssl.SSLContext) ->
 
 @pytest.mark.req("daemon.shutdown.order")
 async def test_whoever_was_just_accepted_is_closed_as_well(tmp_path: Path) -> None:
-    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+    async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(tmp_path / "s"))
             while not listener.statistics().accepted:
@@ -335,10 +350,10 @@ async def test_whoever_was_just_accepted_is_closed_as_well(tmp_path: Path) -> No
 
 async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_path: Path) -> None:
     server = ScriptedServer()
-    limits = Limits(drain_timeout=30)
-    async with listening(server, tmp_path / "s", limits=limits) as listener:
-        peer = await RawPeer.unix(tmp_path / "s")
-        peer.send(stream("forever"))
+    limits = TransportLimits(drain_timeout=30)
+    async with open_listener(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.connect_unix(tmp_path / "s")
+        peer.send(make_stream("forever"))
         await server.until_started("forever")
         closing = asyncio.create_task(listener.close())
         await asyncio.sleep(0)
@@ -355,12 +370,12 @@ async def test_a_close_that_is_cancelled_at_any_moment_closes_all_the_same(
     tmp_path: Path, turns: int
 ) -> None:
     server = ScriptedServer()
-    limits = Limits(drain_timeout=0.01)
-    async with listening(server, tmp_path / "s", limits=limits) as listener:
-        peer = await RawPeer.unix(tmp_path / "s")
-        peer.send(stream("forever"))
+    limits = TransportLimits(drain_timeout=0.01)
+    async with open_listener(server, tmp_path / "s", limits=limits) as listener:
+        peer = await RawPeer.connect_unix(tmp_path / "s")
+        peer.send(make_stream("forever"))
         await server.until_started("forever")
-        late = await RawPeer.unix(tmp_path / "s")
+        late = await RawPeer.connect_unix(tmp_path / "s")
         closing = asyncio.create_task(listener.close())
         for _ in range(turns):
             await asyncio.sleep(0.005)
@@ -383,15 +398,15 @@ async def test_a_stream_has_time_to_clean_up_when_its_tls_client_goes_away(
                 await asyncio.Event().wait()
             finally:
                 await asyncio.sleep(0.05)
-                await self.note(self.ended, "tidied up")
+                await self.record_event(self.ended, "tidied up")
 
     server = Tidy()
     listener = Listener(server)
     sock = listen_tcp(TcpAddress(port=0))
-    listener.open(sock, Door("tcp", token=TOKEN, tls=server_context))
+    listener.open(sock, ListenOptions("tcp", token=TOKEN, tls=server_context))
     port = sock.getsockname()[1]
     peer = RawPeer(*await asyncio.open_connection("127.0.0.1", port, ssl=client_context))
-    peer.send(hello(TOKEN), stream("x"))
+    peer.send(make_hello(TOKEN), make_stream("x"))
     await peer.expect()
     await peer.expect()
     await peer.close()
@@ -403,14 +418,14 @@ async def test_a_stream_has_time_to_clean_up_when_its_tls_client_goes_away(
 
 
 async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
-    async with listening(ScriptedServer(), tmp_path / "s") as listener:
+    async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         for _ in range(3):
-            peer = await RawPeer.unix(tmp_path / "s")
-            peer.send(ping(), ping())
+            peer = await RawPeer.connect_unix(tmp_path / "s")
+            peer.send(make_ping(), make_ping())
             await peer.expect()
             await peer.expect()
             await peer.close()
-        peer = await RawPeer.unix(tmp_path / "s")
+        peer = await RawPeer.connect_unix(tmp_path / "s")
         peer.writer.write(b"\xff\xff\xff\xff")
         await peer.expect_error(413)
         await peer.close()
@@ -425,19 +440,19 @@ async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
 
 @pytest.mark.req("bounds.connections")
 async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> None:
-    async with tcp(Limits(strangers=3, connections=2)) as (listener, port):
-        listener.open(listen_unix(tmp_path / "s"), Door("unix"))
-        strangers = [await RawPeer.tcp(port) for _ in range(3)]
+    async with open_tcp_listener(TransportLimits(strangers=3, connections=2)) as (listener, port):
+        listener.open(listen_unix(tmp_path / "s"), ListenOptions("unix"))
+        strangers = [await RawPeer.connect_tcp(port) for _ in range(3)]
         while listener.statistics().connections < 3:
             await asyncio.sleep(0)
-        one_more = await RawPeer.tcp(port)
+        one_more = await RawPeer.connect_tcp(port)
         await one_more.expect_error(503)
-        owner = await RawPeer.unix(tmp_path / "s")
-        owner.send(ping())
+        owner = await RawPeer.connect_unix(tmp_path / "s")
+        owner.send(make_ping())
         assert (await owner.expect()).HasField("pong")
-        strangers[0].send(hello(TOKEN))
+        strangers[0].send(make_hello(TOKEN))
         assert (await strangers[0].expect()).HasField("welcome")
-        strangers[1].send(hello(TOKEN))
+        strangers[1].send(make_hello(TOKEN))
         assert "2 connections" in await strangers[1].expect_error(503)
         for peer in (*strangers, one_more, owner):
             await peer.close()
@@ -446,13 +461,13 @@ async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> 
 @pytest.mark.req("bounds.crowd.strangers")
 async def test_a_crowd_that_shows_its_token_waits_at_the_door_and_is_let_in() -> None:
     async def come(port: int) -> None:
-        peer = await RawPeer.tcp(port)
-        peer.send(hello(TOKEN), ping())
+        peer = await RawPeer.connect_tcp(port)
+        peer.send(make_hello(TOKEN), make_ping())
         assert (await peer.expect()).HasField("welcome")
         assert (await peer.expect()).HasField("pong")
         await peer.close()
 
-    async with tcp(Limits(strangers=8)) as (listener, port):
+    async with open_tcp_listener(TransportLimits(strangers=8)) as (listener, port):
         await asyncio.gather(*(come(port) for _ in range(300)))
         statistics = listener.statistics()
         assert (statistics.accepted, statistics.refused) == (300, 0)
@@ -460,9 +475,9 @@ async def test_a_crowd_that_shows_its_token_waits_at_the_door_and_is_let_in() ->
 
 @pytest.mark.req("bounds.crowd.strangers")
 async def test_strangers_who_show_nothing_are_not_waited_for() -> None:
-    async with tcp(Limits(strangers=2)) as (_, port):
-        silent = [await RawPeer.tcp(port) for _ in range(2)]
-        one_more = await RawPeer.tcp(port)
+    async with open_tcp_listener(TransportLimits(strangers=2)) as (_, port):
+        silent = [await RawPeer.connect_tcp(port) for _ in range(2)]
+        one_more = await RawPeer.connect_tcp(port)
         assert "2 others have yet to show their token" in await one_more.expect_error(503)
         for peer in (*silent, one_more):
             await peer.close()
@@ -471,8 +486,8 @@ async def test_strangers_who_show_nothing_are_not_waited_for() -> None:
 @pytest.mark.req("bounds.crowd.strangers")
 async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    async with tcp(Limits(strangers=4)) as (listener, port):
-        listener.open(listen_unix(path), Door("unix"))
+    async with open_tcp_listener(TransportLimits(strangers=4)) as (listener, port):
+        listener.open(listen_unix(path), ListenOptions("unix"))
         crowd = [socket.socket(socket.AF_UNIX) for _ in range(8)]
         for sock in crowd:
             sock.connect(str(path))
@@ -480,16 +495,16 @@ async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_pa
         alone = socket.create_connection(("127.0.0.1", port))
         strangers = [RawPeer(*await asyncio.open_connection(sock=alone))]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(strangers[0].read(), STRANGERS_LOOKS * STRANGERS_PAUSE)
-        strangers += [await RawPeer.tcp(port) for _ in range(3)]
-        owner, one_more = await RawPeer.unix(path), await RawPeer.tcp(port)
-        one_more.send(hello(TOKEN))
+            await asyncio.wait_for(strangers[0].read(), MAX_SLOT_CHECKS * SLOT_CHECK_INTERVAL)
+        strangers += [await RawPeer.connect_tcp(port) for _ in range(3)]
+        owner, one_more = await RawPeer.connect_unix(path), await RawPeer.connect_tcp(port)
+        one_more.send(make_hello(TOKEN))
         while listener.statistics().connections < 8 + 4 + 1:
             await asyncio.sleep(0)
         for _ in range(10):  # it has time to be refused
-            owner.send(ping())
+            owner.send(make_ping())
             await owner.expect()
-        strangers[0].send(hello(TOKEN))
+        strangers[0].send(make_hello(TOKEN))
         assert (await strangers[0].expect()).HasField("welcome")
         assert (await one_more.expect()).HasField("welcome")
         for sock in crowd:
@@ -500,15 +515,17 @@ async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_pa
 
 async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    async with listening(ScriptedServer(), path, limits=Limits(connections=1)) as listener:
-        first = await RawPeer.unix(path)
-        first.send(ping())
+    async with open_listener(
+        ScriptedServer(), path, limits=TransportLimits(connections=1)
+    ) as listener:
+        first = await RawPeer.connect_unix(path)
+        first.send(make_ping())
         await first.expect()
-        crowd = [await RawPeer.unix(path) for _ in range(200)]
+        crowd = [await RawPeer.connect_unix(path) for _ in range(200)]
         while listener.statistics().refused < 200:
             await asyncio.sleep(0)
         assert len(listener._lingering) <= 64
-        first.send(ping())
+        first.send(make_ping())
         assert (await first.expect()).HasField("pong")
         for peer in [*crowd, first]:
             await peer.close()
@@ -522,9 +539,9 @@ async def test_running_out_of_file_descriptors_pauses_accepting_and_no_more(
 
     path = tmp_path / "s"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with listening(ScriptedServer(), path) as listener:
-        first = await RawPeer.unix(path)
-        first.send(ping())
+    async with open_listener(ScriptedServer(), path) as listener:
+        first = await RawPeer.connect_unix(path)
+        first.send(make_ping())
         await first.expect()
         waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
         for sock in waiting:
@@ -534,7 +551,7 @@ async def test_running_out_of_file_descriptors_pauses_accepting_and_no_more(
             for sock in waiting:
                 sock.connect(str(path))
             for _ in range(20):
-                first.send(ping())
+                first.send(make_ping())
                 assert (await first.expect()).HasField("pong")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from crabtalk.protocol import encode_frame, wire
-from crabtalk.transport import Door, Limits, Listener, TcpAddress, listen_tcp, listen_unix
-from tests.scripted import RawPeer, ScriptedServer, ping, stream
+from crabtalk.transport import (
+    Listener,
+    ListenOptions,
+    TcpAddress,
+    TransportLimits,
+    listen_tcp,
+    listen_unix,
+)
+from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream
 
-LIMITS = Limits(
+LIMITS = TransportLimits(
     stall_timeout=0.3,
     hello_timeout=0.3,
     connections=200,
@@ -23,12 +30,12 @@ LIMITS = Limits(
 )
 HELLO = encode_frame(wire.ClientMessage(hello=wire.HelloMsg(token="t")))
 # What a peer may send, and how often in comparison.
-MENU = {
-    encode_frame(ping()): 10,
-    encode_frame(stream("count 300")): 3,
-    encode_frame(stream("flood 3000")): 1,
-    encode_frame(stream("forever")): 1,
-    encode_frame(stream("fail 1")): 2,
+INPUT_WEIGHTS = {
+    encode_frame(make_ping()): 10,
+    encode_frame(make_stream("count 300")): 3,
+    encode_frame(make_stream("flood 3000")): 1,
+    encode_frame(make_stream("forever")): 1,
+    encode_frame(make_stream("fail 1")): 2,
     encode_frame(wire.ClientMessage(subscribe_events=wire.SubscribeEvents())): 1,
     encode_frame(wire.ClientMessage(send=wire.SendMsg(content="y" * 2000))): 4,
     encode_frame(wire.ClientMessage(extension=b"200000")): 1,
@@ -41,12 +48,12 @@ MENU = {
 }
 
 
-async def visit(rng: random.Random, path: Path, port: int) -> None:
+async def run_random_peer(rng: random.Random, path: Path, port: int) -> None:
     """One peer: some requests, some reading, and one of several ways to leave."""
     if rng.random() < 0.6:
-        peer = await RawPeer.unix(path)
+        peer = await RawPeer.connect_unix(path)
     else:
-        peer = await RawPeer.tcp(port)
+        peer = await RawPeer.connect_tcp(port)
         # Leave with a reset. A quiet leave can hide behind requests that are not being read, and
         # then is the kernel's to find out, in minutes.
         sock = peer.transport.get_extra_info("socket")
@@ -56,7 +63,9 @@ async def visit(rng: random.Random, path: Path, port: int) -> None:
     try:
         for _ in range(rng.randrange(1, 4)):
             count = rng.randrange(1, rng.choice([3, 10, 120]))
-            peer.writer.write(b"".join(rng.choices(list(MENU), list(MENU.values()), k=count)))
+            peer.writer.write(
+                b"".join(rng.choices(list(INPUT_WEIGHTS), list(INPUT_WEIGHTS.values()), k=count))
+            )
             try:
                 async with asyncio.timeout(rng.random() * 0.05):
                     await peer.reader.read(rng.choice([10, 70_000]))
@@ -76,7 +85,7 @@ async def visit(rng: random.Random, path: Path, port: int) -> None:
         peer.transport.abort()
 
 
-async def soak(path: Path, seconds: float, seed: int) -> None:
+async def run_soak(path: Path, seconds: float, seed: int) -> None:
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
     faults: list[dict[str, Any]] = []
@@ -84,23 +93,23 @@ async def soak(path: Path, seconds: float, seed: int) -> None:
     server = ScriptedServer()
     server.release.set()
     listener = Listener(server, LIMITS)
-    listener.open(listen_unix(path), Door("unix"))
+    listener.open(listen_unix(path), ListenOptions("unix"))
     tcp = listen_tcp(TcpAddress(port=0))
-    listener.open(tcp, Door("tcp", token="t"))
+    listener.open(tcp, ListenOptions("tcp", token="t"))
     port = tcp.getsockname()[1]
     end = loop.time() + seconds
 
     async def visitor() -> None:
         while loop.time() < end:
-            await visit(rng, path, port)
+            await run_random_peer(rng, path, port)
 
     await asyncio.gather(*(visitor() for _ in range(30)))
     async with asyncio.timeout(10):
         while listener.statistics().connections:
             await asyncio.sleep(0.05)
     assert listener.statistics().inbound_bytes == 0
-    peer = await RawPeer.unix(path)
-    peer.send(ping())
+    peer = await RawPeer.connect_unix(path)
+    peer.send(make_ping())
     assert (await peer.expect()).HasField("pong")
     await peer.close()
     await listener.close()
@@ -115,7 +124,7 @@ async def test_nothing_of_a_crowd_stays_behind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        await soak(tmp_path / "s", 1, seed=1)
+        await run_soak(tmp_path / "s", 1, seed=1)
     assert caplog.text == ""
 
 
@@ -123,4 +132,4 @@ async def test_nothing_of_a_crowd_stays_behind(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_of_a_crowd_stays_behind_after_a_while(tmp_path: Path, seed: int) -> None:
-    await soak(tmp_path / "s", 30, seed)
+    await run_soak(tmp_path / "s", 30, seed)

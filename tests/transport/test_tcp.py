@@ -65,7 +65,7 @@ def test_not_loopback(host: str) -> None:
 
 
 @contextmanager
-def taken() -> Iterator[int]:
+def occupy_port() -> Iterator[int]:
     """A port that another program listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -75,21 +75,21 @@ def taken() -> Iterator[int]:
 
 @pytest.mark.req("transport.tcp.port")
 def test_a_port_another_program_has_leads_to_a_later_one() -> None:
-    with taken() as port, listen_tcp(TcpAddress(port=port), or_next=True) as sock:
+    with occupy_port() as port, listen_tcp(TcpAddress(port=port), or_next=True) as sock:
         bound = sock.getsockname()[1]
         assert bound != port
         assert port < bound <= port + 32 or port + 32 > 65535
 
 
 def test_a_free_port_is_taken_as_asked() -> None:
-    with taken() as port:
+    with occupy_port() as port:
         pass
     with listen_tcp(TcpAddress(port=port)) as sock:
         assert sock.getsockname() == ("127.0.0.1", port)
 
 
 def test_a_port_asked_for_in_particular_is_that_or_none() -> None:
-    with taken() as port, pytest.raises(OSError, match="in use"):
+    with occupy_port() as port, pytest.raises(OSError, match="in use"):
         listen_tcp(TcpAddress(port=port))
 
 

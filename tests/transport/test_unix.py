@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import wire
-from crabtalk.transport import Door, Endpoint, Link, listen_unix, peer_uid
-from crabtalk.transport.unix import MAX_PATH, connect_unix
-from tests.scripted import RawPeer, ScriptedServer, listening, ping
-from tests.transport.descriptors import many_descriptors
+from crabtalk.transport import Endpoint, FramedConnection, ListenOptions, listen_unix, read_peer_uid
+from crabtalk.transport.unix import MAX_SOCKET_PATH, connect_unix
+from tests.scripted import RawPeer, ScriptedServer, make_ping, open_listener
+from tests.transport.descriptors import raise_descriptor_limit
 
 
 @pytest.mark.req("trust.uds.mode")
@@ -62,7 +62,7 @@ def test_as_many_may_wait_to_be_let_in_as_the_system_allows(tmp_path: Path) -> N
     allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
     crowd = min(allowed, 2500)
     with ExitStack() as stack:
-        stack.enter_context(many_descriptors(crowd + 100))
+        stack.enter_context(raise_descriptor_limit(crowd + 100))
         stack.enter_context(listen_unix(tmp_path / "s"))
         for _ in range(crowd):
             stack.enter_context(connect_unix(tmp_path / "s"))
@@ -77,7 +77,7 @@ async def test_no_room_at_the_door_is_told_from_a_connection(tmp_path: Path) -> 
             while True:
                 stack.enter_context(connect_unix(tmp_path / "s"))
         with pytest.raises(BlockingIOError):
-            await Endpoint(path=tmp_path / "s").connect(Collect())
+            await Endpoint(path=tmp_path / "s").connect(CollectingConnection())
 
 
 @pytest.mark.req("transport.uds.path")
@@ -85,9 +85,9 @@ async def test_a_home_deeper_than_a_socket_address_is_long_works(tmp_path: Path)
     deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6)
     deep.mkdir(parents=True)
     path = deep / "crabtalk.sock"
-    assert len(os.fsencode(path)) > MAX_PATH
-    async with listening(ScriptedServer(), path):
-        link = await Endpoint(path=path).connect(Collect())
+    assert len(os.fsencode(path)) > MAX_SOCKET_PATH
+    async with open_listener(ScriptedServer(), path):
+        link = await Endpoint(path=path).connect(CollectingConnection())
         link.write_now(bytes.fromhex("00000003f20100"))
         await link.arrived.wait()
         assert wire.ServerMessage.FromString(link.data[4:]).HasField("pong")
@@ -95,7 +95,7 @@ async def test_a_home_deeper_than_a_socket_address_is_long_works(tmp_path: Path)
     assert stat.S_ISSOCK(path.stat().st_mode)
 
 
-class Collect(Link):
+class CollectingConnection(FramedConnection):
     """Keeps what arrives."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Collect(Link):
 def test_the_kernel_knows_who_called() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
-        assert peer_uid(ours) == os.geteuid()
+        assert read_peer_uid(ours) == os.geteuid()
 
 
 def call_as_nobody(path: str, answer: "multiprocessing.connection.Connection") -> None:
@@ -135,7 +135,9 @@ async def test_a_real_other_user_is_turned_away_even_if_file_modes_let_it_in() -
     with tempfile.TemporaryDirectory() as open_directory:
         path = Path(open_directory) / "s"
         Path(open_directory).chmod(0o755)
-        async with listening(ScriptedServer(), path, door=Door("unix", uid=os.geteuid())):
+        async with open_listener(
+            ScriptedServer(), path, door=ListenOptions("unix", uid=os.geteuid())
+        ):
             path.chmod(0o666)
             answer, inside = multiprocessing.Pipe()
             child = multiprocessing.get_context("spawn").Process(
@@ -147,7 +149,7 @@ async def test_a_real_other_user_is_turned_away_even_if_file_modes_let_it_in() -
             message = wire.ServerMessage.FromString(data[4:])
             assert message.error.code == 401
             assert "you are user 65534" in message.error.message
-            peer = await RawPeer.unix(path)
-            peer.send(ping())
+            peer = await RawPeer.connect_unix(path)
+            peer.send(make_ping())
             assert (await peer.expect()).HasField("pong")
             await peer.close()

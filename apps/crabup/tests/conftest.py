@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import Machine
+from apps.crabup.tests.machine import CrabupMachine
 from tests.conftest import home
 
 __all__ = ["home", "machine", "pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture
-def machine(tmp_path: Path, home: Path) -> Iterator[Machine]:
+def machine(tmp_path: Path, home: Path) -> Iterator[CrabupMachine]:
     """One without a service manager, and without installers."""
-    with Machine(tmp_path, home) as found:
+    with CrabupMachine(tmp_path, home) as found:
         yield found
 
 

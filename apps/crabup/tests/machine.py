@@ -20,18 +20,18 @@ from types import TracebackType
 from typing import Any
 
 from crabtalk.component import Service, Unit
-from crabup.supervised import Record, Supervised
-from tests.warm import PATIENCE, Program
+from crabup.supervised import SupervisorManager, SupervisorRecord
+from tests.warm import PATIENCE, ForkedProgram
 
 CRABUP = Path(sys.executable).with_name("crabup")
-WARM = Program(
+CRABUP_LAUNCHER = ForkedProgram(
     *(CRABUP, "crabup.cli:main", "crabtalk.client", "crabtalk.component", "tomlkit"),
     *(f"crabup.{name}" for name in ("first_start", "installation", "keeping", "plan", "probing")),
 )
 INTERRUPT = "\x03"
 
 # A component in miniature: a port file, /health, and a word in the log.
-COMPONENT = """\
+COMPONENT_SCRIPT = """\
 import os, signal, socket, sys
 name = {name!r}
 server = socket.create_server(("127.0.0.1", 0))
@@ -54,29 +54,29 @@ while True:
     line.close()
 """
 # Without what is installed, which it does not need.
-QUICK = f"{sys.executable} -IS"
+QUICK_PYTHON = f"{sys.executable} -IS"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CrabupOutcome:
     code: int
     out: str
     err: str
 
     @property
-    def answer(self) -> str:
+    def output(self) -> str:
         """What it printed, having succeeded without another word."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
     @property
-    def said(self) -> str:
+    def notice(self) -> str:
         """What it said, having succeeded without an answer."""
         assert (self.code, self.out) == (0, ""), self
         return self.err.rstrip("\n")
 
     @property
-    def complaint(self) -> str:
+    def error(self) -> str:
         """The sentence it failed with, and nothing else."""
         assert (self.code, self.out) == (1, ""), self
         assert self.err.startswith("crabup: "), self
@@ -84,20 +84,20 @@ class Outcome:
         return self.err.removeprefix("crabup: ").rstrip("\n")
 
 
-class Machine:
-    patience: float = PATIENCE  # with a command
+class CrabupMachine:
+    timeout: float = PATIENCE  # with a command
 
     def __init__(self, path: Path, home: Path) -> None:
         self.home = home
         self.user = path / "user"
         self.bin = path / "bin"
-        self.asked_file = path / "asked"
+        self.calls_file = path / "asked"
         for directory in (self.user, self.bin):
             directory.mkdir()
         for manager in ("systemctl", "launchctl"):
-            self.program(manager, "exit 1")
+            self.add_program(manager, "exit 1")
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self) -> "CrabupMachine":
         return self
 
     def __exit__(
@@ -107,7 +107,7 @@ class Machine:
         traceback: TracebackType | None,
     ) -> None:
         for path in (self.home / "run").glob("*.pid"):
-            Supervised(self.home, path.stem).stop(self.unit(path.stem))
+            SupervisorManager(self.home, path.stem).stop(self.make_unit(path.stem))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -119,46 +119,50 @@ class Machine:
             "GIT_CONFIG_SYSTEM": os.devnull,
         }
 
-    def program(self, name: str, script: str, interpreter: str = "/bin/sh") -> Path:
+    def add_program(self, name: str, script: str, interpreter: str = "/bin/sh") -> Path:
         path = self.bin / name
         path.write_text(f"#!{interpreter}\n{script}\n")
         path.chmod(0o755)
         return path
 
-    def stub(self, name: str, script: str = "") -> None:
+    def add_stub(self, name: str, script: str = "") -> None:
         """A program that keeps its arguments, and then does what `script` says."""
-        keep = f'printf "%s\\n" "{name} $*" >> {shlex.quote(str(self.asked_file))}'
-        self.program(name, f"{keep}\n{script}")
+        keep = f'printf "%s\\n" "{name} $*" >> {shlex.quote(str(self.calls_file))}'
+        self.add_program(name, f"{keep}\n{script}")
 
     @property
-    def asked(self) -> list[str]:
-        return self.asked_file.read_text().splitlines() if self.asked_file.exists() else []
+    def list_calls(self) -> list[str]:
+        return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
 
-    def component(self, name: str = "dice", script: str = COMPONENT) -> Path:
-        interpreter = QUICK if script is COMPONENT else sys.executable
-        return self.program(f"crabtalk-{name}", script.format(name=name), interpreter)
+    def add_component(self, name: str = "dice", script: str = COMPONENT_SCRIPT) -> Path:
+        interpreter = QUICK_PYTHON if script is COMPONENT_SCRIPT else sys.executable
+        return self.add_program(f"crabtalk-{name}", script.format(name=name), interpreter)
 
-    def crabup(self, *words: str | Path, typed: str = "", **env: str) -> Outcome:
+    def run_crabup(self, *words: str | Path, typed: str = "", **env: str) -> CrabupOutcome:
         """`typed` comes on its standard input, which is no terminal."""
         env = {**self.environment, **env}
-        return Outcome(*WARM.run(*words, typed=typed.encode(), env=env, patience=self.patience))
+        return CrabupOutcome(
+            *CRABUP_LAUNCHER.run(*words, typed=typed.encode(), env=env, patience=self.timeout)
+        )
 
-    def cold(self, *words: str | Path) -> Outcome:
+    def run_installed(self, *words: str | Path) -> CrabupOutcome:
         """The program as a user starts it, which loads all it needs."""
         result = subprocess.run(
             [CRABUP, *words], capture_output=True, text=True, check=False, env=self.environment
         )
-        return Outcome(result.returncode, result.stdout, result.stderr)
+        return CrabupOutcome(result.returncode, result.stdout, result.stderr)
 
-    def start(self, *words: str | Path, **options: Any) -> "subprocess.Popen[str]":
+    def start_crabup(self, *words: str | Path, **options: Any) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [CRABUP, *words], env=self.environment, stdout=subprocess.PIPE, text=True, **options
         )
 
-    def at_terminal(self, *words: str | Path, typed: str = "", when: str = "") -> tuple[int, str]:
+    def run_at_terminal(
+        self, *words: str | Path, typed: str = "", when: str = ""
+    ) -> tuple[int, str]:
         """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
         master, slave = pty.openpty()
-        process = WARM.start(
+        process = CRABUP_LAUNCHER.start(
             *words,
             stdin=slave,
             stdout=slave,
@@ -178,29 +182,29 @@ class Machine:
                 screen += piece
                 if typed and when.encode() in screen:
                     if typed == INTERRUPT:
-                        until(lambda: is_asleep(process.pid))
+                        wait_until(lambda: is_asleep(process.pid))
                         process.send_signal(signal.SIGINT)
                     else:
                         os.write(master, typed.encode())
                     typed = ""
         finally:
             os.close(master)
-        return process.ended(), screen.decode().replace("\r\n", "\n")
+        return process.wait_blocking(), screen.decode().replace("\r\n", "\n")
 
-    def ps(self) -> dict[str, dict[str, Any]]:
-        rows = json.loads(self.crabup("ps", "--json").answer)["services"]
+    def list_services(self) -> dict[str, dict[str, Any]]:
+        rows = json.loads(self.run_crabup("ps", "--json").output)["services"]
         return {row["name"]: row for row in rows}
 
-    def record(self, name: str = "dice") -> Record:
-        found = Supervised(self.home, name).record()
+    def read_record(self, name: str = "dice") -> SupervisorRecord:
+        found = SupervisorManager(self.home, name).find_record()
         assert found is not None
         return found
 
-    def log(self, name: str = "dice") -> str:
+    def read_log(self, name: str = "dice") -> str:
         return (self.home / "logs" / f"{name}.log").read_text()
 
-    def unit(self, name: str) -> Unit:
-        return Unit.of(Service(name, "Under test"), Path("/bin/true"), self.home)
+    def make_unit(self, name: str) -> Unit:
+        return Unit.for_service(Service(name, "Under test"), Path("/bin/true"), self.home)
 
 
 def is_asleep(pid: int) -> bool:
@@ -208,7 +212,7 @@ def is_asleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def until(condition: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Waits for what can be seen, and fails if it is not to be seen."""
     end = time.monotonic() + PATIENCE
     while not condition():

@@ -10,27 +10,29 @@ import pytest
 
 import crabup
 from apps.crabup.help_pages import PAGE
-from apps.crabup.tests.machine import Machine
+from apps.crabup.tests.machine import CrabupMachine
 from crabup.cli import main
 from crabup.services import VERBS
 
-TEXT = PAGE.text()
+PAGE_TEXT = PAGE.read_page()
 
 
-def commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
+def list_commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
     """The words of every command, groups included."""
     below = group.commands.items() if isinstance(group, click.Group) else ()
-    return [words, *(found for name, each in below for found in commands(each, *words, name))]
+    return [words, *(found for name, each in below for found in list_commands(each, *words, name))]
 
 
-COMMANDS = [*commands(main), ("daemon",), *(("daemon", verb) for verb in VERBS)]
+COMMANDS = [*list_commands(main), ("daemon",), *(("daemon", verb) for verb in VERBS)]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("crabup.cli")
-def test_help_fits_a_screen_and_has_examples(machine: Machine, words: tuple[str, ...]) -> None:
-    said = machine.crabup(*words, "--help").answer
-    assert said == f"{PAGE.help_of(list(words))}\n"
+def test_help_fits_a_screen_and_has_examples(
+    machine: CrabupMachine, words: tuple[str, ...]
+) -> None:
+    said = machine.run_crabup(*words, "--help").output
+    assert said == f"{PAGE.render_help(list(words))}\n"
     assert " ".join(["crabup", *words]) in said.partition("Example")[2]
     lines = said.splitlines()
     assert len(lines) <= 24
@@ -39,17 +41,17 @@ def test_help_fits_a_screen_and_has_examples(machine: Machine, words: tuple[str,
 
 @pytest.mark.req("crabup.cli")
 def test_the_help_on_the_page_is_what_the_command_prints() -> None:
-    assert PAGE.fresh(TEXT) == TEXT, f"run python -m {PAGE.script}"
-    assert sorted(PAGE.shown(TEXT)) == sorted(map(" ".join, COMMANDS))
+    assert PAGE.refresh_blocks(PAGE_TEXT) == PAGE_TEXT, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.list_shown_commands(PAGE_TEXT)) == sorted(map(" ".join, COMMANDS))
 
 
 @pytest.mark.req("crabup.cli")
 def test_a_stale_page_is_noticed() -> None:
-    stale = TEXT.replace("--help ", "--hilfe ")
-    assert stale != TEXT
-    assert PAGE.fresh(stale) == TEXT
+    stale = PAGE_TEXT.replace("--help ", "--hilfe ")
+    assert stale != PAGE_TEXT
+    assert PAGE.refresh_blocks(stale) == PAGE_TEXT
     with pytest.raises(SystemExit, match="no command `crabup sing`"):
-        PAGE.fresh("<!-- help: crabup sing -->\n\n```text\n```\n")
+        PAGE.refresh_blocks("<!-- help: crabup sing -->\n\n```text\n```\n")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,10 @@ def test_a_stale_page_is_noticed() -> None:
     ids=" ".join,
 )
 @pytest.mark.req("crabup.cli")
-def test_words_it_does_not_know_are_a_usage_error(machine: Machine, words: tuple[str, ...]) -> None:
-    said = machine.crabup(*words)
+def test_words_it_does_not_know_are_a_usage_error(
+    machine: CrabupMachine, words: tuple[str, ...]
+) -> None:
+    said = machine.run_crabup(*words)
     assert (said.code, said.out) == (2, "")
     assert "Error: " in said.err
 
@@ -70,35 +74,35 @@ def test_words_it_does_not_know_are_a_usage_error(machine: Machine, words: tuple
      "pkg add notes --path .", "pkg remove notes"],
 )  # fmt: skip
 @pytest.mark.req("crabup.cli")
-def test_every_command_brings_all_it_needs(machine: Machine, words: str) -> None:
-    machine.stub("uv", '[ "$2" = list ] && echo "crabtalk-cron v0.3.0"; exit 0')
-    said = machine.cold(*words.split())
+def test_every_command_brings_all_it_needs(machine: CrabupMachine, words: str) -> None:
+    machine.add_stub("uv", '[ "$2" = list ] && echo "crabtalk-cron v0.3.0"; exit 0')
+    said = machine.run_installed(*words.split())
     assert "Traceback" not in said.err
-    assert said == machine.crabup(*words.split())
+    assert said == machine.run_crabup(*words.split())
 
 
-def test_the_version_is_the_packages(machine: Machine) -> None:
-    assert machine.crabup("--version").answer == f"crabup {crabup.__version__}\n"
+def test_the_version_is_the_packages(machine: CrabupMachine) -> None:
+    assert machine.run_crabup("--version").output == f"crabup {crabup.__version__}\n"
 
 
 def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory(
-    machine: Machine,
+    machine: CrabupMachine,
 ) -> None:
-    said = machine.crabup("ps", "--home", "")
+    said = machine.run_crabup("ps", "--home", "")
     assert said.code == 2
     assert "it is empty" in said.err
 
 
-def test_the_home_may_be_an_option(machine: Machine, tmp_path: Path) -> None:
-    machine.component()
+def test_the_home_may_be_an_option(machine: CrabupMachine, tmp_path: Path) -> None:
+    machine.add_component()
     home = tmp_path / "another home"
-    assert machine.crabup("dice", "start", "--home", home).code == 0
+    assert machine.run_crabup("dice", "start", "--home", home).code == 0
     try:
-        rows = json.loads(machine.crabup("ps", "--json", "--home", home).answer)["services"]
+        rows = json.loads(machine.run_crabup("ps", "--json", "--home", home).output)["services"]
         assert [row["name"] for row in rows] == ["dice"]
-        assert machine.ps() == {}
+        assert machine.list_services() == {}
     finally:
-        machine.crabup("dice", "stop", "--home", home)
+        machine.run_crabup("dice", "stop", "--home", home)
 
 
 def test_the_module_is_the_command() -> None:
@@ -108,7 +112,7 @@ def test_the_module_is_the_command() -> None:
 
 
 @pytest.mark.req("crabup.cli")
-def test_whoever_has_read_enough_is_no_error(machine: Machine) -> None:
+def test_whoever_has_read_enough_is_no_error(machine: CrabupMachine) -> None:
     path = machine.home / "logs" / "dice.log"
     path.parent.mkdir(parents=True)
     path.write_text("line\n" * 100_000)

@@ -11,10 +11,10 @@ import tomlkit
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from apps.crabup.tests.machine import Machine
-from crabup.complaints import CommandError
+from apps.crabup.tests.machine import CrabupMachine
+from crabup.complaints import CrabupError
 from crabup.manifest import ManifestError, parse_manifest
-from crabup.plan import make_plan, toml_of
+from crabup.plan import make_plan, render_toml
 from crabup.receipt import read_receipt
 
 HEAD = '[package]\nname = "evil"\n'
@@ -55,12 +55,12 @@ HEAD = '[package]\nname = "evil"\n'
     ],
 )
 def test_a_manifest_that_means_harm_is_refused_whole(
-    machine: Machine, tmp_path: Path, text: str
+    machine: CrabupMachine, tmp_path: Path, text: str
 ) -> None:
     registry = tmp_path / "registry"
     registry.mkdir()
     (registry / "evil.toml").write_text(text)
-    said = machine.crabup("pkg", "add", "evil", "--registry", registry, "-y", "--yes-run-setup")
+    said = machine.run_crabup("pkg", "add", "evil", "--registry", registry, "-y", "--yes-run-setup")
     assert said.code == 1, said
     assert "Traceback" not in said.err
     assert not machine.home.exists()
@@ -68,17 +68,19 @@ def test_a_manifest_that_means_harm_is_refused_whole(
 
 @pytest.mark.req("crabup.pkg.hostile")
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "Evil", "", "a b", "x" * 65, "..", "a/b"])
-def test_no_name_of_a_package_leads_anywhere(machine: Machine, tmp_path: Path, name: str) -> None:
+def test_no_name_of_a_package_leads_anywhere(
+    machine: CrabupMachine, tmp_path: Path, name: str
+) -> None:
     for verb in (("add", "--registry", str(tmp_path)), ("remove",)):
-        said = machine.crabup("pkg", verb[0], *verb[1:], "--", name)
-        assert "cannot be the name of a package" in said.complaint
+        said = machine.run_crabup("pkg", verb[0], *verb[1:], "--", name)
+        assert "cannot be the name of a package" in said.error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
-def test_a_manifest_that_is_a_link_is_refused(machine: Machine, tmp_path: Path) -> None:
+def test_a_manifest_that_is_a_link_is_refused(machine: CrabupMachine, tmp_path: Path) -> None:
     (tmp_path / "real.toml").write_text(HEAD)
     (tmp_path / "evil.toml").symlink_to("real.toml")
-    assert "is not a file" in machine.crabup("pkg", "add", "evil", "--registry", tmp_path).complaint
+    assert "is not a file" in machine.run_crabup("pkg", "add", "evil", "--registry", tmp_path).error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
@@ -95,7 +97,7 @@ def test_a_manifest_that_is_a_link_is_refused(machine: Machine, tmp_path: Path) 
     ],
 )
 def test_a_link_in_a_repository_is_not_followed(
-    machine: Machine, tmp_path: Path, path: str, target: str
+    machine: CrabupMachine, tmp_path: Path, path: str, target: str
 ) -> None:
     root = tmp_path / "package"
     skill = root / "skills" / "s"
@@ -107,20 +109,22 @@ def test_a_link_in_a_repository_is_not_followed(
     text = HEAD + 'setup = { script = "setup.sh" }\n' if path == "setup.sh" else HEAD
     text += "[agents.a]\n" if path.startswith("agents") else ""
     (root / "evil.toml").write_text(text)
-    said = machine.crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
-    assert "leads out of the repository or is a link" in said.complaint
+    said = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
+    assert "leads out of the repository or is a link" in said.error
     assert not machine.home.exists()
 
 
 @pytest.mark.req("crabup.pkg.hostile")
 @pytest.mark.parametrize("script", ["../../x.sh", "/etc/profile", "a/../../x"])
-def test_a_script_is_inside_its_repository(machine: Machine, tmp_path: Path, script: str) -> None:
+def test_a_script_is_inside_its_repository(
+    machine: CrabupMachine, tmp_path: Path, script: str
+) -> None:
     root = tmp_path / "package"
     root.mkdir()
     (tmp_path / "x.sh").write_text("echo out > ../ran\n")
     (root / "evil.toml").write_text(HEAD + f'setup = {{ script = "{script}" }}\n')
-    said = machine.crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
-    assert "leads out of the repository" in said.complaint
+    said = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
+    assert "leads out of the repository" in said.error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
@@ -137,26 +141,28 @@ def test_a_script_is_inside_its_repository(machine: Machine, tmp_path: Path, scr
     ],
 )
 def test_a_registry_from_afar_names_repositories_from_afar(
-    machine: Machine, tmp_path: Path, repository: str
+    machine: CrabupMachine, tmp_path: Path, repository: str
 ) -> None:
     """`git` is a stub that clones the registry; what else it is asked for fails the test."""
     manifest = tmp_path / "evil.toml"
     manifest.write_text(tomlkit.dumps({"package": {"name": "evil", "repository": repository}}))
-    machine.stub("git", f'for last; do :; done; mkdir "$last"; cp "{manifest}" "$last"')
-    said = machine.crabup("pkg", "add", "evil", "--registry", "https://example.org/r.git", "-y")
+    machine.add_stub("git", f'for last; do :; done; mkdir "$last"; cp "{manifest}" "$last"')
+    said = machine.run_crabup("pkg", "add", "evil", "--registry", "https://example.org/r.git", "-y")
     assert said.code == 1
-    assert "no repository" in said.complaint
-    assert len(machine.asked) == 1
+    assert "no repository" in said.error
+    assert len(machine.list_calls) == 1
 
 
 @pytest.mark.req("crabup.pkg.hostile")
-def test_a_special_file_in_a_repository_is_not_waited_for(machine: Machine, tmp_path: Path) -> None:
+def test_a_special_file_in_a_repository_is_not_waited_for(
+    machine: CrabupMachine, tmp_path: Path
+) -> None:
     root = tmp_path / "package"
     (root / "skills" / "s").mkdir(parents=True)
     (root / "skills" / "s" / "SKILL.md").write_text("---\nname: s\ndescription: d\n---\nx\n")
     os.mkfifo(root / "skills" / "s" / "pipe")
     (root / "evil.toml").write_text(HEAD)
-    assert "is not a file" in machine.crabup("pkg", "add", "evil", "--path", root, "-y").complaint
+    assert "is not a file" in machine.run_crabup("pkg", "add", "evil", "--path", root, "-y").error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
@@ -176,24 +182,26 @@ def test_a_special_file_in_a_repository_is_not_waited_for(machine: Machine, tmp_
     ],
 )
 def test_a_receipt_that_speaks_of_other_files_is_not_believed(
-    machine: Machine, change: dict[str, Any]
+    machine: CrabupMachine, change: dict[str, Any]
 ) -> None:
     path = machine.home / "packages" / "evil.receipt.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"package": "evil", **change}))
-    with pytest.raises(CommandError, match="is damaged"):
+    with pytest.raises(CrabupError, match="is damaged"):
         read_receipt(machine.home, "evil")
-    assert "is damaged" in machine.crabup("pkg", "remove", "evil").complaint
-    assert machine.crabup("pkg", "list").said.startswith("there are no packages")
+    assert "is damaged" in machine.run_crabup("pkg", "remove", "evil").error
+    assert machine.run_crabup("pkg", "list").notice.startswith("there are no packages")
 
 
 @pytest.mark.req("crabup.terminal")
-def test_what_a_stranger_wrote_cannot_steer_the_terminal(machine: Machine, tmp_path: Path) -> None:
+def test_what_a_stranger_wrote_cannot_steer_the_terminal(
+    machine: CrabupMachine, tmp_path: Path
+) -> None:
     text = (
         HEAD + 'description = "\\u001b[2J\\u202eevil"\n[mcps.m]\ncommand = "a\\u001b]0;x\\u0007"\n'
     )
     (tmp_path / "evil.toml").write_text(text + '[agents.a]\nprompt = "x"\n')
-    said = machine.crabup("pkg", "add", "evil", "--registry", tmp_path, "-y").said
+    said = machine.run_crabup("pkg", "add", "evil", "--registry", tmp_path, "-y").notice
     assert "\\x1b[2J\\u202eevil" in said
     assert not {"\x1b", "\x07", "\u202e"} & set(said)
 
@@ -222,7 +230,7 @@ def test_any_manifest_is_one_or_a_sentence(
         return
     try:
         plan = make_plan(manifest, None, "")
-    except CommandError:
+    except CrabupError:
         return
     for addition in plan.files:
         assert ".." not in addition.path.split("/")
@@ -232,4 +240,4 @@ def test_any_manifest_is_one_or_a_sentence(
 @given(prompt=st.text().filter(lambda text: "\0" not in text))
 @example("one\r\ntwo\rthree\x7f\x1b\n\"\"\"'''\\\n")
 def test_any_prompt_is_written_as_it_is(prompt: str) -> None:
-    assert tomllib.loads(toml_of({"prompt": prompt})) == {"prompt": prompt}
+    assert tomllib.loads(render_toml({"prompt": prompt})) == {"prompt": prompt}

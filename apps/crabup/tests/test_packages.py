@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import Machine, Outcome
-from crabup.repositories import checksum_of
+from apps.crabup.tests.machine import CrabupMachine, CrabupOutcome
+from crabup.repositories import compute_checksum
 
 MANIFEST = """\
 [package]
@@ -44,7 +44,7 @@ mcps = [{{ name = "own", command = "own-mcp" }}]
 SKILL = "---\nname: tidy\ndescription: tidies\n---\nTidy up.\n"
 
 
-def git(*words: str | Path, at: Path) -> None:
+def run_git(*words: str | Path, at: Path) -> None:
     name = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *name, *words], cwd=at, check=True, capture_output=True)
 
@@ -62,9 +62,9 @@ def repository(tmp_path: Path) -> Path:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
     (path / "skills/tidy/scripts/run.sh").chmod(0o755)
-    git("init", "-q", "-b", "main", at=path)
-    git("add", ".", at=path)
-    git("commit", "-qm", "one", at=path)
+    run_git("init", "-q", "-b", "main", at=path)
+    run_git("add", ".", at=path)
+    run_git("commit", "-qm", "one", at=path)
     return path
 
 
@@ -76,11 +76,13 @@ def registry(tmp_path: Path, repository: Path) -> Path:
     return path
 
 
-def add(machine: Machine, *words: str | Path, name: str = "notes", **options: str) -> Outcome:
-    return machine.crabup("pkg", "add", name, *words, **options)
+def add_package(
+    machine: CrabupMachine, *words: str | Path, name: str = "notes", **options: str
+) -> CrabupOutcome:
+    return machine.run_crabup("pkg", "add", name, *words, **options)
 
 
-def tree(home: Path) -> dict[str, tuple[int, bytes]]:
+def read_tree(home: Path) -> dict[str, tuple[int, bytes]]:
     """Everything in a directory: modes and contents."""
     found = {}
     for path in sorted(home.rglob("*")):
@@ -90,7 +92,7 @@ def tree(home: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.fixture
-def lived_in(machine: Machine) -> Machine:
+def lived_in(machine: CrabupMachine) -> CrabupMachine:
     """A home that somebody has been using."""
     for name, text in {
         "config.toml": "# mine\n",
@@ -104,9 +106,9 @@ def lived_in(machine: Machine) -> Machine:
 
 @pytest.mark.req("crabup.pkg.add")
 def test_what_a_package_declares_lands_where_the_daemon_finds_it(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
-    said = add(machine, "--registry", registry, "-y").said
+    said = add_package(machine, "--registry", registry, "-y").notice
     home = machine.home
     assert tomllib.loads((home / "agents" / "scribe.toml").read_text()) == {
         "description": "Writes",
@@ -146,11 +148,11 @@ def test_what_a_package_declares_lands_where_the_daemon_finds_it(
 
 @pytest.mark.req("crabup.pkg.mcps")
 def test_servers_that_no_agent_names_are_for_those_that_leave_it_open(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
     path = registry / "notes.toml"
     path.write_text(path.read_text().replace('mcps = ["files"]\n', ""))
-    assert add(machine, "--registry", registry, "-y").code == 0
+    assert add_package(machine, "--registry", registry, "-y").code == 0
     scribe = tomllib.loads((machine.home / "agents" / "scribe.toml").read_text())
     clerk = tomllib.loads((machine.home / "agents" / "clerk.toml").read_text())
     assert [server["name"] for server in scribe["mcps"]] == ["files", "web"]
@@ -158,12 +160,12 @@ def test_servers_that_no_agent_names_are_for_those_that_leave_it_open(
 
 
 @pytest.mark.req("crabup.pkg.daemon")
-def test_the_daemon_reads_the_agents_and_skills(machine: Machine, registry: Path) -> None:
+def test_the_daemon_reads_the_agents_and_skills(machine: CrabupMachine, registry: Path) -> None:
     """By its own readers of these files."""
     from crabtalk.hooks.skill_files import SkillFiles
     from crabtalk.storage.agent_files import AgentFiles
 
-    add(machine, "--registry", registry, "-y")
+    add_package(machine, "--registry", registry, "-y")
     agents, broken = AgentFiles(machine.home / "agents").list()
     assert broken == {}
     assert [agent.name for agent in agents] == ["clerk", "scribe"]
@@ -176,37 +178,37 @@ def test_the_daemon_reads_the_agents_and_skills(machine: Machine, registry: Path
 @pytest.mark.req("crabup.pkg.remove")
 @pytest.mark.parametrize("kind", ["directory", "git"])
 def test_what_is_added_and_removed_leaves_the_home_as_it_was(
-    lived_in: Machine, registry: Path, kind: str
+    lived_in: CrabupMachine, registry: Path, kind: str
 ) -> None:
     if kind == "git":
-        git("init", "-q", at=registry)
-        git("add", ".", at=registry)
-        git("commit", "-qm", "one", at=registry)
+        run_git("init", "-q", at=registry)
+        run_git("add", ".", at=registry)
+        run_git("commit", "-qm", "one", at=registry)
     place = f"file://{registry}" if kind == "git" else str(registry)
-    before = tree(lived_in.home)
-    assert add(lived_in, "--registry", place, "-y").code == 0
-    assert tree(lived_in.home) != before
-    assert lived_in.crabup("pkg", "remove", "notes").said == "notes is removed"
-    assert tree(lived_in.home) == before
+    before = read_tree(lived_in.home)
+    assert add_package(lived_in, "--registry", place, "-y").code == 0
+    assert read_tree(lived_in.home) != before
+    assert lived_in.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
+    assert read_tree(lived_in.home) == before
 
 
 @pytest.mark.req("crabup.pkg.remove")
-def test_an_empty_home_is_empty_again(machine: Machine, registry: Path) -> None:
-    add(machine, "--registry", registry, "-y")
-    machine.crabup("pkg", "remove", "notes")
-    assert tree(machine.home) == {}
+def test_an_empty_home_is_empty_again(machine: CrabupMachine, registry: Path) -> None:
+    add_package(machine, "--registry", registry, "-y")
+    machine.run_crabup("pkg", "remove", "notes")
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.remove")
-def test_what_was_edited_since_is_kept_and_named(machine: Machine, registry: Path) -> None:
-    add(machine, "--registry", registry, "-y")
+def test_what_was_edited_since_is_kept_and_named(machine: CrabupMachine, registry: Path) -> None:
+    add_package(machine, "--registry", registry, "-y")
     mine = machine.home / "agents" / "scribe.toml"
     mine.write_text(mine.read_text() + "# better\n")
     (machine.home / "skills" / "notes" / "tidy" / "extra.md").write_text("mine")
     (machine.home / "agents" / "clerk.toml").unlink()
-    said = machine.crabup("pkg", "remove", "notes").said.splitlines()
+    said = machine.run_crabup("pkg", "remove", "notes").notice.splitlines()
     assert said == [f"{mine} was edited since, and stays", "notes is removed"]
-    assert sorted(name for name, (_, data) in tree(machine.home).items() if data) == [
+    assert sorted(name for name, (_, data) in read_tree(machine.home).items() if data) == [
         "agents/scribe.toml",
         "skills/notes/tidy/extra.md",
     ]
@@ -214,21 +216,21 @@ def test_what_was_edited_since_is_kept_and_named(machine: Machine, registry: Pat
 
 @pytest.mark.req("crabup.pkg.mcps")
 def test_a_package_of_servers_gives_them_to_an_agent_and_takes_them_back(
-    lived_in: Machine, tmp_path: Path
+    lived_in: CrabupMachine, tmp_path: Path
 ) -> None:
     path = tmp_path / "hub.toml"
     path.write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "hub-mcp"\n')
-    before = tree(lived_in.home)
+    before = read_tree(lived_in.home)
     where = ("--registry", tmp_path)
-    assert "say --agent NAME" in add(lived_in, *where, "-y", name="hub").complaint
-    assert "no agent owl" in add(lived_in, *where, "-y", "--agent", "owl", name="hub").complaint
-    assert tree(lived_in.home) == before
-    assert add(lived_in, *where, "-y", "--agent", "crab", name="hub").code == 0
+    assert "say --agent NAME" in add_package(lived_in, *where, "-y", name="hub").error
+    assert "no agent owl" in add_package(lived_in, *where, "-y", "--agent", "owl", name="hub").error
+    assert read_tree(lived_in.home) == before
+    assert add_package(lived_in, *where, "-y", "--agent", "crab", name="hub").code == 0
     text = (lived_in.home / "agents" / "crab.toml").read_text()
     assert text.startswith('# by hand\nprompt = "You are crab."\n')
     assert tomllib.loads(text)["mcps"] == [{"name": "hub", "command": "hub-mcp"}]
-    lived_in.crabup("pkg", "remove", "hub")
-    assert tree(lived_in.home) == before
+    lived_in.run_crabup("pkg", "remove", "hub")
+    assert read_tree(lived_in.home) == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
@@ -241,108 +243,117 @@ def test_a_package_of_servers_gives_them_to_an_agent_and_takes_them_back(
     ],
 )
 def test_servers_are_not_forced_into_a_file_they_do_not_fit(
-    lived_in: Machine, tmp_path: Path, text: str, reason: str
+    lived_in: CrabupMachine, tmp_path: Path, text: str, reason: str
 ) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
     (lived_in.home / "agents" / "crab.toml").write_text(text)
-    before = tree(lived_in.home)
+    before = read_tree(lived_in.home)
     where = ("--registry", tmp_path, "--agent", "crab", "-y")
-    assert reason in add(lived_in, *where, name="hub").complaint
-    assert tree(lived_in.home) == before
+    assert reason in add_package(lived_in, *where, name="hub").error
+    assert read_tree(lived_in.home) == before
 
 
 @pytest.mark.req("crabup.pkg.hostile")
 @pytest.mark.parametrize("agent", ["../config", "/etc/x", "a/b", ".."])
 def test_servers_go_to_an_agent_and_nothing_else(
-    lived_in: Machine, tmp_path: Path, agent: str
+    lived_in: CrabupMachine, tmp_path: Path, agent: str
 ) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    before = tree(lived_in.home)
+    before = read_tree(lived_in.home)
     where = ("--registry", tmp_path, "--agent", agent, "-y")
-    assert "no agent is called" in add(lived_in, *where, name="hub").complaint
-    assert tree(lived_in.home) == before
+    assert "no agent is called" in add_package(lived_in, *where, name="hub").error
+    assert read_tree(lived_in.home) == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
-def test_an_agent_whose_file_is_a_link_keeps_it(lived_in: Machine, tmp_path: Path) -> None:
+def test_an_agent_whose_file_is_a_link_keeps_it(lived_in: CrabupMachine, tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
     path = lived_in.home / "agents" / "crab.toml"
     path.rename(tmp_path / "kept-elsewhere.toml")
     path.symlink_to(tmp_path / "kept-elsewhere.toml")
     before = path.read_bytes()
-    assert add(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub").code == 0
+    assert (
+        add_package(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub").code == 0
+    )
     assert path.is_symlink()
     assert path.read_bytes() != before
-    lived_in.crabup("pkg", "remove", "hub")
+    lived_in.run_crabup("pkg", "remove", "hub")
     assert path.is_symlink()
     assert path.read_bytes() == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
-def test_servers_that_were_edited_since_stay(lived_in: Machine, tmp_path: Path) -> None:
+def test_servers_that_were_edited_since_stay(lived_in: CrabupMachine, tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    add(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub")
+    add_package(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub")
     path = lived_in.home / "agents" / "crab.toml"
     path.write_text(path.read_text().replace('"x"', '"y"'))
-    said = lived_in.crabup("pkg", "remove", "hub").said
+    said = lived_in.run_crabup("pkg", "remove", "hub").notice
     assert f"{path} was edited since, and stays" in said
     assert 'command = "y"' in path.read_text()
 
 
 @pytest.mark.req("crabup.pkg.path")
-def test_a_package_is_added_from_its_own_directory(machine: Machine, repository: Path) -> None:
+def test_a_package_is_added_from_its_own_directory(
+    machine: CrabupMachine, repository: Path
+) -> None:
     manifest = MANIFEST.format(repository="https://example.org/notes.git")
     (repository / "notes.toml").write_text(manifest)
-    assert add(machine, "--path", repository, "-y").code == 0
+    assert add_package(machine, "--path", repository, "-y").code == 0
     assert (machine.home / "agents" / "scribe.toml").exists()
 
 
 @pytest.mark.req("crabup.pkg.branch")
 def test_a_branch_is_that_of_the_package_not_of_the_registry(
-    machine: Machine, registry: Path, repository: Path
+    machine: CrabupMachine, registry: Path, repository: Path
 ) -> None:
-    git("checkout", "-qb", "next", at=repository)
+    run_git("checkout", "-qb", "next", at=repository)
     (repository / "agents" / "scribe.md").write_text("You write better.\n")
-    git("commit", "-qam", "two", at=repository)
-    git("checkout", "-q", "main", at=repository)
-    add(machine, "--registry", registry, "-y")
+    run_git("commit", "-qam", "two", at=repository)
+    run_git("checkout", "-q", "main", at=repository)
+    add_package(machine, "--registry", registry, "-y")
     assert "You write.\n" in (machine.home / "agents" / "scribe.toml").read_text()
-    machine.crabup("pkg", "remove", "notes")
-    add(machine, "--registry", registry, "--branch", "next", "-y")
+    machine.run_crabup("pkg", "remove", "notes")
+    add_package(machine, "--registry", registry, "--branch", "next", "-y")
     assert "You write better.\n" in (machine.home / "agents" / "scribe.toml").read_text()
-    said = add(machine, "--registry", registry, "--branch", "none", "-y", name="notes")
+    said = add_package(machine, "--registry", registry, "--branch", "none", "-y", name="notes")
     assert said.code == 1
 
 
 @pytest.mark.req("crabup.pkg.registry")
 def test_the_registry_comes_from_an_option_the_environment_or_a_file(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
-    assert "say where packages are" in add(machine, "-y").complaint
-    assert add(machine, "-y", CRABUP_REGISTRY=str(registry)).code == 0
-    machine.crabup("pkg", "remove", "notes")
+    assert "say where packages are" in add_package(machine, "-y").error
+    assert add_package(machine, "-y", CRABUP_REGISTRY=str(registry)).code == 0
+    machine.run_crabup("pkg", "remove", "notes")
     config = machine.home / "config" / "crabup.toml"
     config.parent.mkdir(parents=True)
     config.write_text(f'registry = "{registry}"\n')
-    assert add(machine, "-y").code == 0
+    assert add_package(machine, "-y").code == 0
 
 
 @pytest.mark.req("crabup.pkg.registry")
-def test_what_is_not_there_is_a_sentence(machine: Machine, registry: Path) -> None:
-    assert "there is no package nope" in add(machine, "--registry", registry, name="nope").complaint
-    assert "no directory" in add(machine, "--registry", "/no/such/place").complaint
-    assert "cannot get file:///no/such" in add(machine, "--registry", "file:///no/such").complaint
-    assert machine.crabup("pkg", "remove", "nope").complaint.endswith("has the names")
+def test_what_is_not_there_is_a_sentence(machine: CrabupMachine, registry: Path) -> None:
+    assert (
+        "there is no package nope"
+        in add_package(machine, "--registry", registry, name="nope").error
+    )
+    assert "no directory" in add_package(machine, "--registry", "/no/such/place").error
+    assert (
+        "cannot get file:///no/such" in add_package(machine, "--registry", "file:///no/such").error
+    )
+    assert machine.run_crabup("pkg", "remove", "nope").error.endswith("has the names")
 
 
 @pytest.mark.req("crabup.pkg.git")
 def test_git_is_asked_for_one_commit_without_hooks_or_odd_transports(
-    machine: Machine, tmp_path: Path
+    machine: CrabupMachine, tmp_path: Path
 ) -> None:
-    machine.stub("git", 'echo "protocols $GIT_ALLOW_PROTOCOL" >&2; exit 1')
-    said = add(machine, "--registry", "https://example.org/registry.git")
-    assert said.complaint.endswith("protocols https:ssh; check the address")
-    (asked,) = machine.asked
+    machine.add_stub("git", 'echo "protocols $GIT_ALLOW_PROTOCOL" >&2; exit 1')
+    said = add_package(machine, "--registry", "https://example.org/registry.git")
+    assert said.error.endswith("protocols https:ssh; check the address")
+    (asked,) = machine.list_calls
     for word in ("--depth=1", "core.hooksPath=/dev/null", "--no-recurse-submodules"):
         assert word in asked
     assert " -- https://example.org/registry.git " in asked
@@ -353,21 +364,21 @@ def test_git_is_asked_for_one_commit_without_hooks_or_odd_transports(
 
 @pytest.mark.req("crabup.pkg.ask")
 def test_without_a_terminal_a_yes_is_wanted_rather_than_asked_for(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
-    said = add(machine, "--registry", registry, typed="y\n")
+    said = add_package(machine, "--registry", registry, typed="y\n")
     assert said.code == 1
     assert said.err.splitlines()[-1].endswith("without a terminal to ask on, say --yes")
-    assert tree(machine.home) == {}
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.ask")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x03", 130)])
 def test_at_a_terminal_it_asks_and_does_as_it_is_told(
-    machine: Machine, registry: Path, answer: str, code: int
+    machine: CrabupMachine, registry: Path, answer: str, code: int
 ) -> None:
     words = ("pkg", "add", "notes", "--registry", registry)
-    found, screen = machine.at_terminal(*words, typed=answer, when="Add notes? [y/N]")
+    found, screen = machine.run_at_terminal(*words, typed=answer, when="Add notes? [y/N]")
     assert found == code, screen
     assert "agent scribe" in screen.partition("[y/N]")[0]
     assert (machine.home / "agents").exists() == (code == 0)
@@ -380,8 +391,8 @@ SCRIPT = '#!/bin/bash\necho "ran in $PWD for $CRABTALK_PACKAGE" > "$CRABTALK_HOM
 def with_setup(registry: Path, repository: Path) -> Path:
     """The registry, whose package has a set-up now."""
     (repository / "setup.sh").write_text(SCRIPT)
-    git("add", ".", at=repository)
-    git("commit", "-qm", "setup", at=repository)
+    run_git("add", ".", at=repository)
+    run_git("commit", "-qm", "setup", at=repository)
     text = (registry / "notes.toml").read_text()
     (registry / "notes.toml").write_text(
         text.replace("\n\n[mcps.files]", '\nsetup = { script = "setup.sh" }\n\n[mcps.files]')
@@ -392,23 +403,23 @@ def with_setup(registry: Path, repository: Path) -> Path:
 @pytest.mark.req("crabup.pkg.setup")
 @pytest.mark.parametrize("words", [(), ("-y",)])
 def test_a_script_never_runs_unasked(
-    machine: Machine, with_setup: Path, words: tuple[str, ...]
+    machine: CrabupMachine, with_setup: Path, words: tuple[str, ...]
 ) -> None:
-    said = add(machine, "--registry", with_setup, *words, typed="y\n")
+    said = add_package(machine, "--registry", with_setup, *words, typed="y\n")
     assert said.code == 1
     assert "--yes-run-setup" in said.err
     assert SCRIPT.splitlines()[1] in said.err
-    assert tree(machine.home) == {}
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.setup")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
 def test_a_script_is_shown_before_it_is_asked_for(
-    machine: Machine, with_setup: Path, answer: str, code: int
+    machine: CrabupMachine, with_setup: Path, answer: str, code: int
 ) -> None:
     words = ("pkg", "add", "notes", "--registry", with_setup, "-y")
     question = "Add notes, and run that? [y/N]"
-    found, screen = machine.at_terminal(*words, typed=answer, when=question)
+    found, screen = machine.run_at_terminal(*words, typed=answer, when=question)
     assert found == code, screen
     assert SCRIPT.splitlines()[1] in screen.partition(question)[0]
     assert (machine.home / "ran").exists() == (code == 0)
@@ -416,43 +427,45 @@ def test_a_script_is_shown_before_it_is_asked_for(
 
 @pytest.mark.req("crabup.pkg.setup")
 def test_a_script_runs_in_a_copy_of_the_repository_that_goes_with_the_package(
-    machine: Machine, with_setup: Path
+    machine: CrabupMachine, with_setup: Path
 ) -> None:
     words = ("--registry", with_setup, "-y", "--yes-run-setup")
-    assert add(machine, *words).code == 0
+    assert add_package(machine, *words).code == 0
     (place,) = (machine.home / ".cache" / "repos").iterdir()
     assert (machine.home / "ran").read_text() == f"ran in {place} for notes\n"
     (machine.home / "ran").unlink()
-    machine.crabup("pkg", "remove", "notes")
-    assert tree(machine.home) == {}
+    machine.run_crabup("pkg", "remove", "notes")
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.shared")
-def test_a_repository_that_another_package_uses_stays(machine: Machine, with_setup: Path) -> None:
+def test_a_repository_that_another_package_uses_stays(
+    machine: CrabupMachine, with_setup: Path
+) -> None:
     text = (with_setup / "notes.toml").read_text().replace('"notes"', '"more"', 1)
     more = text.replace("agents.scribe", "agents.other").replace("agents.clerk", "agents.last")
     (with_setup / "more.toml").write_text(
         more.replace('skills = ["tidy"]', 'prompt = "You are other."')
     )
     words = ("--registry", with_setup, "-y", "--yes-run-setup")
-    assert add(machine, *words).code == 0
-    assert add(machine, *words, name="more").code == 0
+    assert add_package(machine, *words).code == 0
+    assert add_package(machine, *words, name="more").code == 0
     repositories = machine.home / ".cache" / "repos"
-    machine.crabup("pkg", "remove", "notes")
+    machine.run_crabup("pkg", "remove", "notes")
     assert len(list(repositories.iterdir())) == 1
-    machine.crabup("pkg", "remove", "more")
+    machine.run_crabup("pkg", "remove", "more")
     assert not repositories.exists() or not list(repositories.iterdir())
 
 
 @pytest.mark.req("crabup.pkg.whole")
 def test_a_script_that_fails_leaves_nothing_of_the_package(
-    machine: Machine, with_setup: Path
+    machine: CrabupMachine, with_setup: Path
 ) -> None:
     path = with_setup / "notes.toml"
     path.write_text(path.read_text().replace('"setup.sh"', '"echo no >&2; exit 5"'))
-    said = add(machine, "--registry", with_setup, "-y", "--yes-run-setup")
+    said = add_package(machine, "--registry", with_setup, "-y", "--yes-run-setup")
     assert "ended with status 5" in said.err.splitlines()[-1]
-    assert tree(machine.home) == {}
+    assert read_tree(machine.home) == {}
 
 
 # ── Commands, checksums, lists ──────────────────────────────────────────────────────────────────
@@ -460,11 +473,11 @@ def test_a_script_that_fails_leaves_nothing_of_the_package(
 
 @pytest.mark.req("crabup.pkg.commands")
 def test_commands_are_pulled_and_removed_unless_they_were_here(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
     have = machine.bin.parent / "have"
     have.write_text("here-already v1\n")
-    machine.stub(
+    machine.add_stub(
         "uv",
         f'case "$2" in list) cat "{have}";; install) echo "$3 v1" >> "{have}";; esac',
     )
@@ -472,78 +485,80 @@ def test_commands_are_pulled_and_removed_unless_they_were_here(
         file.write(
             '[commands.a]\ncrate = "note-tool"\n[commands.b]\ndistribution = "here-already"\n'
         )
-    assert add(machine, "--registry", registry, "-y").code == 0
-    assert "uv tool install note-tool" in machine.asked
-    assert "uv tool install here-already" not in machine.asked
-    machine.crabup("pkg", "remove", "notes")
-    assert "uv tool uninstall note-tool" in machine.asked
-    assert "uv tool uninstall here-already" not in machine.asked
+    assert add_package(machine, "--registry", registry, "-y").code == 0
+    assert "uv tool install note-tool" in machine.list_calls
+    assert "uv tool install here-already" not in machine.list_calls
+    machine.run_crabup("pkg", "remove", "notes")
+    assert "uv tool uninstall note-tool" in machine.list_calls
+    assert "uv tool uninstall here-already" not in machine.list_calls
 
 
 @pytest.mark.req("crabup.pkg.whole")
 def test_a_command_that_cannot_be_pulled_leaves_nothing_of_the_package(
-    machine: Machine, registry: Path
+    machine: CrabupMachine, registry: Path
 ) -> None:
-    machine.stub("uv", '[ "$2" = install ] && exit 1; exit 0')
+    machine.add_stub("uv", '[ "$2" = install ] && exit 1; exit 0')
     with (registry / "notes.toml").open("a") as file:
         file.write('[commands.a]\ncrate = "note-tool"\n')
-    assert add(machine, "--registry", registry, "-y").code == 1
-    assert tree(machine.home) == {}
+    assert add_package(machine, "--registry", registry, "-y").code == 1
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.checksum")
 def test_a_checksum_is_that_of_what_was_fetched(
-    machine: Machine, registry: Path, repository: Path
+    machine: CrabupMachine, registry: Path, repository: Path
 ) -> None:
     path = registry / "notes.toml"
     text = path.read_text()
     path.write_text(
-        text.replace("keywords", f'checksum = "{checksum_of(repository, "")}"\nkeywords')
+        text.replace("keywords", f'checksum = "{compute_checksum(repository, "")}"\nkeywords')
     )
-    assert "checked" in add(machine, "--registry", registry, "-y").said
-    machine.crabup("pkg", "remove", "notes")
+    assert "checked" in add_package(machine, "--registry", registry, "-y").notice
+    machine.run_crabup("pkg", "remove", "notes")
     (repository / "skills" / "tidy" / "scripts" / "run.sh").write_text("#!/bin/sh\nevil\n")
-    git("commit", "-qam", "two", at=repository)
-    said = add(machine, "--registry", registry, "-y").complaint
+    run_git("commit", "-qam", "two", at=repository)
+    said = add_package(machine, "--registry", registry, "-y").error
     assert "is not what its manifest speaks of" in said
-    assert checksum_of(repository, "") in said
-    assert tree(machine.home) == {}
+    assert compute_checksum(repository, "") in said
+    assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.checksum")
 def test_a_manifest_may_lie_in_the_repository_whose_checksum_it_holds(
-    machine: Machine, repository: Path
+    machine: CrabupMachine, repository: Path
 ) -> None:
     text = MANIFEST.format(repository="")
     (repository / "notes.toml").write_text(
-        text.replace("keywords", f'checksum = "{checksum_of(repository, "notes.toml")}"\nkeywords')
+        text.replace(
+            "keywords", f'checksum = "{compute_checksum(repository, "notes.toml")}"\nkeywords'
+        )
     )
-    assert add(machine, "--path", repository, "-y").code == 0
+    assert add_package(machine, "--path", repository, "-y").code == 0
 
 
 @pytest.mark.req("crabup.pkg.checksum")
 def test_a_checksum_sees_names_contents_modes_and_links(repository: Path) -> None:
-    seen = {checksum_of(repository, "")}
+    seen = {compute_checksum(repository, "")}
     script = repository / "skills" / "tidy" / "scripts" / "run.sh"
     script.chmod(0o644)
-    seen.add(checksum_of(repository, ""))
+    seen.add(compute_checksum(repository, ""))
     script.rename(script.with_name("go.sh"))
-    seen.add(checksum_of(repository, ""))
+    seen.add(compute_checksum(repository, ""))
     script.symlink_to("go.sh")
-    seen.add(checksum_of(repository, ""))
+    seen.add(compute_checksum(repository, ""))
     script.unlink()
     script.symlink_to("/etc/passwd")
-    seen.add(checksum_of(repository, ""))
+    seen.add(compute_checksum(repository, ""))
     assert len(seen) == 5
-    git("gc", "-q", at=repository)
-    assert checksum_of(repository, "") in seen
+    run_git("gc", "-q", at=repository)
+    assert compute_checksum(repository, "") in seen
 
 
 @pytest.mark.req("crabup.pkg.list")
-def test_list_has_what_each_package_brought(machine: Machine, registry: Path) -> None:
-    assert machine.crabup("pkg", "list").said.startswith("there are no packages")
-    add(machine, "--registry", registry, "-y")
-    (row,) = json.loads(machine.crabup("pkg", "list", "--json").answer)["packages"]
+def test_list_has_what_each_package_brought(machine: CrabupMachine, registry: Path) -> None:
+    assert machine.run_crabup("pkg", "list").notice.startswith("there are no packages")
+    add_package(machine, "--registry", registry, "-y")
+    (row,) = json.loads(machine.run_crabup("pkg", "list", "--json").output)["packages"]
     assert row == {
         "name": "notes",
         "description": "Notes, kept in order",
@@ -552,31 +567,33 @@ def test_list_has_what_each_package_brought(machine: Machine, registry: Path) ->
         "mcps_for": [],
         "commands": [],
     }
-    assert machine.crabup("pkg", "list").answer == (
+    assert machine.run_crabup("pkg", "list").output == (
         "notes  agent scribe, agent clerk, skill tidy  Notes, kept in order\n"
     )
 
 
 @pytest.mark.req("crabup.pkg.add")
-def test_what_is_there_already_is_not_overwritten(lived_in: Machine, registry: Path) -> None:
-    add(lived_in, "--registry", registry, "-y")
-    assert "here already" in add(lived_in, "--registry", registry, "-y").complaint
-    lived_in.crabup("pkg", "remove", "notes")
+def test_what_is_there_already_is_not_overwritten(lived_in: CrabupMachine, registry: Path) -> None:
+    add_package(lived_in, "--registry", registry, "-y")
+    assert "here already" in add_package(lived_in, "--registry", registry, "-y").error
+    lived_in.run_crabup("pkg", "remove", "notes")
     (lived_in.home / "agents" / "clerk.toml").symlink_to("/nowhere")
     before = sorted((lived_in.home / "agents").iterdir())
-    assert "clerk.toml is there already" in add(lived_in, "--registry", registry, "-y").complaint
+    assert (
+        "clerk.toml is there already" in add_package(lived_in, "--registry", registry, "-y").error
+    )
     assert sorted((lived_in.home / "agents").iterdir()) == before
 
 
 @pytest.mark.req("crabup.pkg.whole")
 def test_what_an_add_left_that_was_killed_can_be_removed(
-    lived_in: Machine, with_setup: Path
+    lived_in: CrabupMachine, with_setup: Path
 ) -> None:
     """Its script kills it, when the receipt is written and the files are not."""
     path = with_setup / "notes.toml"
     path.write_text(path.read_text().replace('"setup.sh"', '"kill -9 $PPID; exit 0"'))
-    before = tree(lived_in.home)
-    assert add(lived_in, "--registry", with_setup, "-y", "--yes-run-setup").code == -9
-    assert "here already" in add(lived_in, "--registry", with_setup, "-y").complaint
-    assert lived_in.crabup("pkg", "remove", "notes").said == "notes is removed"
-    assert tree(lived_in.home) == before
+    before = read_tree(lived_in.home)
+    assert add_package(lived_in, "--registry", with_setup, "-y", "--yes-run-setup").code == -9
+    assert "here already" in add_package(lived_in, "--registry", with_setup, "-y").error
+    assert lived_in.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
+    assert read_tree(lived_in.home) == before

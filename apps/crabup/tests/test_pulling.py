@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import Machine
+from apps.crabup.tests.machine import CrabupMachine
 from crabup import installers
-from crabup.complaints import CommandError
+from crabup.complaints import CrabupError
 
 UV_LIST = """\
 if [ "$2" = list ]; then
@@ -25,7 +25,7 @@ fi
 PIPX_LIST = "[ $1 = list ] && printf 'crabtalk-cron 0.3.0\\n'; exit 0"
 
 
-def wheel(directory: Path, version: str, name: str = "crabtalk_dice", needs: str = "") -> Path:
+def make_wheel(directory: Path, version: str, name: str = "crabtalk_dice", needs: str = "") -> Path:
     """A distribution with one program, as an index would have it."""
     path = directory / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
@@ -45,13 +45,13 @@ def wheel(directory: Path, version: str, name: str = "crabtalk_dice", needs: str
 
 
 @pytest.mark.req("crabup.pull")
-def test_uv_is_asked_first(machine: Machine) -> None:
-    machine.stub("uv")
-    machine.stub("pipx")
-    assert machine.crabup("pull", "daemon").said == "crabtalk is installed, by uv"
-    machine.crabup("pull", "search", "--version", "0.2.0")
-    machine.crabup("pull", "some-gateway")
-    assert machine.asked == [
+def test_uv_is_asked_first(machine: CrabupMachine) -> None:
+    machine.add_stub("uv")
+    machine.add_stub("pipx")
+    assert machine.run_crabup("pull", "daemon").notice == "crabtalk is installed, by uv"
+    machine.run_crabup("pull", "search", "--version", "0.2.0")
+    machine.run_crabup("pull", "some-gateway")
+    assert machine.list_calls == [
         "uv tool install crabtalk",
         "uv tool install crabtalk-search==0.2.0",
         "uv tool install some-gateway",
@@ -59,14 +59,16 @@ def test_uv_is_asked_first(machine: Machine) -> None:
 
 
 @pytest.mark.req("crabup.pull.from")
-def test_what_no_index_has_comes_from_a_path_or_a_url(machine: Machine, tmp_path: Path) -> None:
-    machine.stub("uv")
+def test_what_no_index_has_comes_from_a_path_or_a_url(
+    machine: CrabupMachine, tmp_path: Path
+) -> None:
+    machine.add_stub("uv")
     source = tmp_path / "my apps & $more"
     source.mkdir()
-    machine.crabup("pull", "search", "--from", source)
-    machine.crabup("pull", "search", "--from", "git+https://example.org/search.git")
+    machine.run_crabup("pull", "search", "--from", source)
+    machine.run_crabup("pull", "search", "--from", "git+https://example.org/search.git")
     start = "uv tool install --reinstall-package crabtalk-search --from"
-    assert machine.asked == [
+    assert machine.list_calls == [
         f"{start} {source} crabtalk-search",
         f"{start} git+https://example.org/search.git crabtalk-search",
     ]
@@ -74,21 +76,21 @@ def test_what_no_index_has_comes_from_a_path_or_a_url(machine: Machine, tmp_path
 
 @pytest.mark.req("crabup.pull.from")
 def test_what_it_needs_and_no_index_has_either_comes_with_it(
-    machine: Machine, tmp_path: Path
+    machine: CrabupMachine, tmp_path: Path
 ) -> None:
     words = ("pull", "search", "--from", tmp_path, "--with", tmp_path, "--with", "https://x/y.whl")
-    machine.stub("pipx")
-    machine.crabup(*words)
-    machine.stub("uv")
-    machine.crabup(*words)
+    machine.add_stub("pipx")
+    machine.run_crabup(*words)
+    machine.add_stub("uv")
+    machine.run_crabup(*words)
     start = f"uv tool install --with {tmp_path} --with https://x/y.whl"
-    assert machine.asked == [
+    assert machine.list_calls == [
         f"pipx install --force --preinstall {tmp_path} --preinstall https://x/y.whl {tmp_path}",
         f"{start} --reinstall-package crabtalk-search --from {tmp_path} crabtalk-search",
     ]
     assert (
         "there is no /nowhere"
-        in machine.crabup(*("pull", "search", "--with", "/nowhere")).complaint
+        in machine.run_crabup(*("pull", "search", "--with", "/nowhere")).error
     )
 
 
@@ -96,28 +98,28 @@ def test_what_it_needs_and_no_index_has_either_comes_with_it(
 @pytest.mark.req("crabup.pull.from")
 @pytest.mark.req("crabup.pull.pip")
 def test_pip_gets_what_comes_with_it_and_updates_it_from_where_it_came(
-    machine: Machine, tmp_path: Path
+    machine: CrabupMachine, tmp_path: Path
 ) -> None:
-    needed = wheel(tmp_path, "1.0", "crabtalk_sides")
-    program = wheel(tmp_path, "1.0", needs="crabtalk-sides")
-    alone = machine.crabup("pull", "crabtalk-dice", "--from", program, PIP_NO_INDEX="1")
+    needed = make_wheel(tmp_path, "1.0", "crabtalk_sides")
+    program = make_wheel(tmp_path, "1.0", needs="crabtalk-sides")
+    alone = machine.run_crabup("pull", "crabtalk-dice", "--from", program, PIP_NO_INDEX="1")
     assert alone.code == 1
     words = ("pull", "crabtalk-dice", "--from", program, "--with", needed)
-    assert machine.crabup(*words, PIP_NO_INDEX="1").code == 0
-    assert machine.crabup("update", PIP_NO_INDEX="1").code == 0
+    assert machine.run_crabup(*words, PIP_NO_INDEX="1").code == 0
+    assert machine.run_crabup("update", PIP_NO_INDEX="1").code == 0
     program.unlink()
-    said = machine.crabup("update", PIP_NO_INDEX="1")
+    said = machine.run_crabup("update", PIP_NO_INDEX="1")
     assert said.code == 1
     assert str(program) in said.err
 
 
 @pytest.mark.req("crabup.pull")
-def test_pipx_is_asked_where_there_is_no_uv(machine: Machine) -> None:
-    machine.stub("pipx", PIPX_LIST)
-    assert machine.crabup("pull", "cron").said == "crabtalk-cron is installed, by pipx"
-    machine.crabup("rm", "cron")
-    machine.crabup("update")
-    changes = [line for line in machine.asked if " list" not in line]
+def test_pipx_is_asked_where_there_is_no_uv(machine: CrabupMachine) -> None:
+    machine.add_stub("pipx", PIPX_LIST)
+    assert machine.run_crabup("pull", "cron").notice == "crabtalk-cron is installed, by pipx"
+    machine.run_crabup("rm", "cron")
+    machine.run_crabup("update")
+    changes = [line for line in machine.list_calls if " list" not in line]
     assert changes == [
         "pipx install --force crabtalk-cron",
         "pipx uninstall crabtalk-cron",
@@ -129,37 +131,39 @@ def test_pipx_is_asked_where_there_is_no_uv(machine: Machine) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.req("crabup.pull.pip")
 def test_without_either_pip_installs_into_an_environment_of_its_own(
-    machine: Machine, tmp_path: Path
+    machine: CrabupMachine, tmp_path: Path
 ) -> None:
-    old, new = wheel(tmp_path, "1.0"), wheel(tmp_path, "2.0")
-    machine.patience = 120
-    said = machine.crabup("pull", "crabtalk-dice", "--from", old, PIP_NO_INDEX="1")
+    old, new = make_wheel(tmp_path, "1.0"), make_wheel(tmp_path, "2.0")
+    machine.timeout = 120
+    said = machine.run_crabup("pull", "crabtalk-dice", "--from", old, PIP_NO_INDEX="1")
     assert said.code == 0, said.err
     assert f"programs are in {machine.home / 'bin'}; add it to your PATH" in said.err
     assert said.out == ""
     program = machine.home / "bin" / "dice"
     assert subprocess.run([program], capture_output=True, check=True).stdout == b"dice 1.0\n"
-    machine.crabup("pull", "crabtalk-dice", "--from", new, PIP_NO_INDEX="1")
+    machine.run_crabup("pull", "crabtalk-dice", "--from", new, PIP_NO_INDEX="1")
     assert subprocess.run([program], capture_output=True, check=True).stdout == b"dice 2.0\n"
-    rows = json.loads(machine.crabup("list", "--json").answer)["programs"]
+    rows = json.loads(machine.run_crabup("list", "--json").output)["programs"]
     assert rows[-1]["name"] == "crabtalk-dice"
     assert (rows[-1]["version"], rows[-1]["installed_by"]) == ("2.0", "pip")
-    assert machine.crabup("rm", "crabtalk-dice").said == "crabtalk-dice is removed"
+    assert machine.run_crabup("rm", "crabtalk-dice").notice == "crabtalk-dice is removed"
     assert list(machine.home.iterdir()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.req("crabup.pull.pip")
-def test_what_pip_cannot_install_leaves_nothing_behind(machine: Machine, tmp_path: Path) -> None:
+def test_what_pip_cannot_install_leaves_nothing_behind(
+    machine: CrabupMachine, tmp_path: Path
+) -> None:
     (tmp_path / "broken.whl").write_text("no wheel")
-    said = machine.crabup(
+    said = machine.run_crabup(
         "pull", "crabtalk-dice", "--from", tmp_path / "broken.whl", PIP_NO_INDEX="1"
     )
     assert said.code == 1
     assert said.err.splitlines()[-1].startswith("crabup: python ended with status 1")
     assert not (machine.home / "programs" / "crabtalk-dice").exists()
-    other = wheel(tmp_path, "1.0", "crabtalk_cards")
-    said = machine.crabup("pull", "crabtalk-dice", "--from", other, PIP_NO_INDEX="1")
+    other = make_wheel(tmp_path, "1.0", "crabtalk_cards")
+    said = machine.run_crabup("pull", "crabtalk-dice", "--from", other, PIP_NO_INDEX="1")
     assert said.err.splitlines()[-1] == (
         "crabup: what was installed is not crabtalk-dice; name what it is"
     )
@@ -173,35 +177,35 @@ def test_without_any_installer_it_is_said_what_to_install(
     """In this process, whose Python has a venv module like any other."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installers, "find_spec", lambda _: None)
-    with pytest.raises(CommandError, match=r"no way to install programs.*install uv$"):
-        installers.best_installer(tmp_path)
+    with pytest.raises(CrabupError, match=r"no way to install programs.*install uv$"):
+        installers.choose_installer(tmp_path)
 
 
 @pytest.mark.req("crabup.pull")
-def test_what_an_installer_says_is_shown_and_its_failure_is_ours(machine: Machine) -> None:
-    machine.stub("uv", "echo to stdout; echo to stderr >&2; exit 3")
-    said = machine.crabup("pull", "daemon")
+def test_what_an_installer_says_is_shown_and_its_failure_is_ours(machine: CrabupMachine) -> None:
+    machine.add_stub("uv", "echo to stdout; echo to stderr >&2; exit 3")
+    said = machine.run_crabup("pull", "daemon")
     assert (said.code, said.out) == (1, "")
     assert said.err == "to stdout\nto stderr\ncrabup: uv ended with status 3; it says why above\n"
 
 
 @pytest.mark.req("crabup.rm")
-def test_rm_asks_whoever_has_it(machine: Machine) -> None:
-    machine.stub("uv", UV_LIST)
-    machine.stub("pipx", PIPX_LIST)
-    assert machine.crabup("rm", "search").said == "crabtalk-search is removed"
-    assert machine.crabup("rm", "cron").said == "crabtalk-cron is removed"
-    assert "uv tool uninstall crabtalk-search" in machine.asked
-    assert "pipx uninstall crabtalk-cron" in machine.asked
-    assert machine.crabup("rm", "telegram").complaint == (
+def test_rm_asks_whoever_has_it(machine: CrabupMachine) -> None:
+    machine.add_stub("uv", UV_LIST)
+    machine.add_stub("pipx", PIPX_LIST)
+    assert machine.run_crabup("rm", "search").notice == "crabtalk-search is removed"
+    assert machine.run_crabup("rm", "cron").notice == "crabtalk-cron is removed"
+    assert "uv tool uninstall crabtalk-search" in machine.list_calls
+    assert "pipx uninstall crabtalk-cron" in machine.list_calls
+    assert machine.run_crabup("rm", "telegram").error == (
         "crabtalk-telegram is not installed; `crabup list` says what is"
     )
 
 
 @pytest.mark.req("crabup.rm")
-def test_what_others_installed_is_theirs_to_remove(machine: Machine) -> None:
-    program = machine.program("crabtalk-search", "exit 0")
-    assert machine.crabup("rm", "search").complaint == (
+def test_what_others_installed_is_theirs_to_remove(machine: CrabupMachine) -> None:
+    program = machine.add_program("crabtalk-search", "exit 0")
+    assert machine.run_crabup("rm", "search").error == (
         f"crabtalk-search was installed by other means ({program}); remove it by the same, such as "
         "`pip uninstall crabtalk-search` in its environment"
     )
@@ -209,43 +213,43 @@ def test_what_others_installed_is_theirs_to_remove(machine: Machine) -> None:
 
 
 @pytest.mark.req("crabup.rm")
-def test_a_program_that_is_kept_running_is_not_removed(machine: Machine) -> None:
-    machine.stub("uv", UV_LIST)
-    machine.component("search")
-    machine.crabup("search", "start")
-    assert machine.crabup("rm", "search").complaint.endswith("`crabup search stop` first")
-    assert not any("uninstall" in line for line in machine.asked)
+def test_a_program_that_is_kept_running_is_not_removed(machine: CrabupMachine) -> None:
+    machine.add_stub("uv", UV_LIST)
+    machine.add_component("search")
+    machine.run_crabup("search", "start")
+    assert machine.run_crabup("rm", "search").error.endswith("`crabup search stop` first")
+    assert not any("uninstall" in line for line in machine.list_calls)
 
 
 @pytest.mark.req("crabup.update")
-def test_update_brings_up_all_of_ours_and_nothing_else(machine: Machine) -> None:
-    machine.stub("uv", UV_LIST)
-    machine.stub("pipx", PIPX_LIST)
-    assert machine.crabup("update").said == "everything is as new as it gets"
-    assert "uv tool upgrade crabtalk crabtalk-search" in machine.asked
-    assert "pipx upgrade crabtalk-cron" in machine.asked
+def test_update_brings_up_all_of_ours_and_nothing_else(machine: CrabupMachine) -> None:
+    machine.add_stub("uv", UV_LIST)
+    machine.add_stub("pipx", PIPX_LIST)
+    assert machine.run_crabup("update").notice == "everything is as new as it gets"
+    assert "uv tool upgrade crabtalk crabtalk-search" in machine.list_calls
+    assert "pipx upgrade crabtalk-cron" in machine.list_calls
 
 
 @pytest.mark.req("crabup.update")
-def test_update_says_what_is_new(machine: Machine) -> None:
+def test_update_says_what_is_new(machine: CrabupMachine) -> None:
     mark = machine.bin.parent / "upgraded"
     newer = UV_LIST.replace("v0.1.0", f"v$(cat '{mark}' 2>/dev/null || echo 0.1.0)")
-    machine.stub("uv", f"[ $2 = upgrade ] && echo 0.9 > '{mark}'\n{newer}")
-    assert machine.crabup("update").said.splitlines() == [
+    machine.add_stub("uv", f"[ $2 = upgrade ] && echo 0.9 > '{mark}'\n{newer}")
+    assert machine.run_crabup("update").notice.splitlines() == [
         "crabtalk is now 0.9",
         "`crabup NAME restart` lets a service use it",
     ]
 
 
 @pytest.mark.req("crabup.update")
-def test_with_nothing_installed_update_says_how_to_begin(machine: Machine) -> None:
-    assert machine.crabup("update").complaint.endswith("`crabup pull daemon` begins")
+def test_with_nothing_installed_update_says_how_to_begin(machine: CrabupMachine) -> None:
+    assert machine.run_crabup("update").error.endswith("`crabup pull daemon` begins")
 
 
 @pytest.mark.req("crabup.list")
-def test_list_has_every_program_and_how_it_got_here(machine: Machine) -> None:
-    machine.stub("uv", UV_LIST)
-    programs = json.loads(machine.crabup("list", "--json").answer)["programs"]
+def test_list_has_every_program_and_how_it_got_here(machine: CrabupMachine) -> None:
+    machine.add_stub("uv", UV_LIST)
+    programs = json.loads(machine.run_crabup("list", "--json").output)["programs"]
     rows = {row["name"]: row for row in programs}
     assert list(rows) == ["daemon", "tui", "search", "cron", "telegram", "wechat", "web"]
     assert rows["daemon"] == {
@@ -256,11 +260,11 @@ def test_list_has_every_program_and_how_it_got_here(machine: Machine) -> None:
         "description": "The agent daemon",
     }
     assert rows["web"]["installed_by"] is None
-    head, daemon, *_ = machine.crabup("list").answer.splitlines()
+    head, daemon, *_ = machine.run_crabup("list").output.splitlines()
     assert head.split() == ["NAME", "PROGRAM", "VERSION", "BY", "WHAT", "IT", "IS"]
     assert daemon.split()[:4] == ["daemon", "crabtalkd", "0.1.0", "uv"]
-    machine.program("crabtalk-cron", "exit 0")
-    row = json.loads(machine.crabup("list", "--json").answer)["programs"][3]
+    machine.add_program("crabtalk-cron", "exit 0")
+    row = json.loads(machine.run_crabup("list", "--json").output)["programs"][3]
     assert (row["version"], row["installed_by"]) == (None, "other means")
 
 
@@ -278,15 +282,17 @@ def test_list_has_every_program_and_how_it_got_here(machine: Machine) -> None:
     ],
 )
 def test_no_word_becomes_an_option_of_an_installer(
-    machine: Machine, words: tuple[str, ...], code: int
+    machine: CrabupMachine, words: tuple[str, ...], code: int
 ) -> None:
-    machine.stub("uv")
-    said = machine.crabup(*words)
+    machine.add_stub("uv")
+    said = machine.run_crabup(*words)
     assert (said.code, said.out) == (code, "")
-    assert machine.asked == []
+    assert machine.list_calls == []
 
 
-def test_an_installer_is_not_told_of_the_environment_that_crabup_is_in(machine: Machine) -> None:
-    machine.stub("uv", 'echo "[$VIRTUAL_ENV$PYTHONPATH]"')
-    said = machine.crabup("pull", "daemon", VIRTUAL_ENV=sys.prefix)
+def test_an_installer_is_not_told_of_the_environment_that_crabup_is_in(
+    machine: CrabupMachine,
+) -> None:
+    machine.add_stub("uv", 'echo "[$VIRTUAL_ENV$PYTHONPATH]"')
+    said = machine.run_crabup("pull", "daemon", VIRTUAL_ENV=sys.prefix)
     assert said.err.startswith("[]\n")

@@ -10,129 +10,137 @@ from pathlib import Path
 
 import pytest
 
-from apps.crabup.tests.machine import CRABUP, Machine, until
-from crabup.processes import Process
-from crabup.supervised import Record, Supervised
+from apps.crabup.tests.machine import CRABUP, CrabupMachine, wait_until
+from crabup.processes import TrackedProcess
+from crabup.supervised import SupervisorManager, SupervisorRecord
 
 # Longer than any process lives here, in the words of the platform.
 LONG_AGO = "some-boot:1"
 
 
 @pytest.mark.req("crabup.supervised.restart")
-def test_a_service_that_is_killed_is_started_again(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    before = machine.record()
+def test_a_service_that_is_killed_is_started_again(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    before = machine.read_record()
     assert before.child is not None
-    before.child.send(signal.SIGKILL)
-    until(lambda: machine.record().ends == 1 and machine.record().has_child())
-    after = machine.record()
+    before.child.send_signal(signal.SIGKILL)
+    wait_until(lambda: machine.read_record().exit_count == 1 and machine.read_record().has_child())
+    after = machine.read_record()
     assert after.supervisor == before.supervisor
     assert after.child != before.child
-    assert "dice was ended by SIGKILL; it is started again in 0.5 s" in machine.log()
-    until(lambda: machine.ps()["dice"]["status"] == "running")
+    assert "dice was ended by SIGKILL; it is started again in 0.5 s" in machine.read_log()
+    wait_until(lambda: machine.list_services()["dice"]["status"] == "running")
 
 
 @pytest.mark.req("crabup.supervised.restart")
-def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    child = machine.record().child
+def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(
+    machine: CrabupMachine,
+) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    child = machine.read_record().child
     assert child is not None
-    child.send(signal.SIGKILL)
-    until(lambda: machine.record().ends == 1 and machine.record().has_child())
-    assert machine.crabup("dice", "start").said.endswith("kept by crabup until the next reboot")
+    child.send_signal(signal.SIGKILL)
+    wait_until(lambda: machine.read_record().exit_count == 1 and machine.read_record().has_child())
+    assert machine.run_crabup("dice", "start").notice.endswith(
+        "kept by crabup until the next reboot"
+    )
 
 
 @pytest.mark.req("crabup.supervised.restart")
-def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: Machine) -> None:
-    machine.program("crabtalk-dice", "exit 3")
-    machine.crabup("dice", "start")
-    until(lambda: machine.record().ends >= 3)
-    assert machine.ps()["dice"]["status"] == "failed"
-    told = [line.split("again in ")[1] for line in machine.log().splitlines() if "again in" in line]
+def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: CrabupMachine) -> None:
+    machine.add_program("crabtalk-dice", "exit 3")
+    machine.run_crabup("dice", "start")
+    wait_until(lambda: machine.read_record().exit_count >= 3)
+    assert machine.list_services()["dice"]["status"] == "failed"
+    told = [
+        line.split("again in ")[1] for line in machine.read_log().splitlines() if "again in" in line
+    ]
     assert told[:3] == ["0.5 s", "1 s", "2 s"]
 
 
 @pytest.mark.req("crabup.supervised.restart")
-def test_a_service_whose_program_is_gone_is_tried_again(machine: Machine) -> None:
-    program = machine.component()
-    machine.crabup("dice", "start")
+def test_a_service_whose_program_is_gone_is_tried_again(machine: CrabupMachine) -> None:
+    program = machine.add_component()
+    machine.run_crabup("dice", "start")
     text = program.read_text()
     program.unlink()
-    child = machine.record().child
+    child = machine.read_record().child
     assert child is not None
-    child.send(signal.SIGKILL)
-    until(lambda: "dice cannot be started" in machine.log())
+    child.send_signal(signal.SIGKILL)
+    wait_until(lambda: "dice cannot be started" in machine.read_log())
     program.write_text(text)
     program.chmod(0o755)
-    until(lambda: machine.record().has_child())
+    wait_until(lambda: machine.read_record().has_child())
 
 
 @pytest.mark.req("crabup.supervised.takeover")
-def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    before = machine.record()
+def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    before = machine.read_record()
     assert before.supervisor is not None
-    before.supervisor.send(signal.SIGKILL)
-    until(lambda: not machine.record().has_supervisor())
-    row = machine.ps()["dice"]
+    before.supervisor.send_signal(signal.SIGKILL)
+    wait_until(lambda: not machine.read_record().has_supervisor())
+    row = machine.list_services()["dice"]
     assert (row["status"], row["managed_by"]) == ("running", None)
-    assert machine.crabup("dice", "start").code == 0
-    after = machine.record()
+    assert machine.run_crabup("dice", "start").code == 0
+    after = machine.read_record()
     assert after.child == before.child
     assert after.supervisor != before.supervisor
-    assert machine.ps()["dice"]["managed_by"] == "supervised"
+    assert machine.list_services()["dice"]["managed_by"] == "supervised"
     assert after.child is not None
-    after.child.send(signal.SIGKILL)
-    until(lambda: machine.record().ends == 1 and machine.record().has_child())
-    assert machine.crabup("dice", "stop").said == "dice is stopped"
+    after.child.send_signal(signal.SIGKILL)
+    wait_until(lambda: machine.read_record().exit_count == 1 and machine.read_record().has_child())
+    assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
 
 
 @pytest.mark.req("crabup.supervised.takeover")
-def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    before = machine.record()
+def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    before = machine.read_record()
     assert before.supervisor is not None
-    before.supervisor.send(signal.SIGKILL)
-    until(lambda: not machine.record().has_supervisor())
-    assert machine.crabup("dice", "stop").said == "dice is stopped"
+    before.supervisor.send_signal(signal.SIGKILL)
+    wait_until(lambda: not machine.read_record().has_supervisor())
+    assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
     assert before.child is not None
     assert not before.child.is_alive()
-    assert machine.ps() == {}
+    assert machine.list_services() == {}
 
 
 @pytest.mark.req("crabup.supervised.takeover")
-def test_when_both_were_killed_a_start_starts_anew(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    before = machine.record()
+def test_when_both_were_killed_a_start_starts_anew(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    before = machine.read_record()
     assert before.supervisor is not None
     assert before.child is not None
-    before.supervisor.send(signal.SIGKILL)
-    until(lambda: not before.supervisor.is_alive())  # type: ignore[union-attr]
-    before.child.send(signal.SIGKILL)
-    until(lambda: not before.child.is_alive())  # type: ignore[union-attr]
-    assert machine.ps()["dice"]["status"] == "stopped"
-    assert machine.crabup("dice", "start").code == 0
-    assert machine.ps()["dice"]["status"] == "running"
+    before.supervisor.send_signal(signal.SIGKILL)
+    wait_until(lambda: not before.supervisor.is_alive())  # type: ignore[union-attr]
+    before.child.send_signal(signal.SIGKILL)
+    wait_until(lambda: not before.child.is_alive())  # type: ignore[union-attr]
+    assert machine.list_services()["dice"]["status"] == "stopped"
+    assert machine.run_crabup("dice", "start").code == 0
+    assert machine.list_services()["dice"]["status"] == "running"
 
 
 @pytest.mark.req("crabup.supervised.one")
-def test_of_many_starts_at_once_one_supervisor_comes(machine: Machine) -> None:
-    machine.component()
-    processes = [machine.start("dice", "start", stderr=subprocess.PIPE) for _ in range(4)]
+def test_of_many_starts_at_once_one_supervisor_comes(machine: CrabupMachine) -> None:
+    machine.add_component()
+    processes = [machine.start_crabup("dice", "start", stderr=subprocess.PIPE) for _ in range(4)]
     for process in processes:
         _, said = process.communicate(timeout=40)
         assert process.returncode == 0, said
-    assert machine.log().count("dice runs as") == 1
+    assert machine.read_log().count("dice runs as") == 1
 
 
 @pytest.mark.req("crabup.supervised.pids")
 @pytest.mark.parametrize("role", ["supervisor", "child"])
-def test_a_stale_pid_file_never_costs_a_stranger_its_life(machine: Machine, role: str) -> None:
+def test_a_stale_pid_file_never_costs_a_stranger_its_life(
+    machine: CrabupMachine, role: str
+) -> None:
     """The number is that of a process that has nothing to do with it."""
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -140,12 +148,12 @@ def test_a_stale_pid_file_never_costs_a_stranger_its_life(machine: Machine, role
         path.parent.mkdir(parents=True)
         claim = {"pid": stranger.pid, "started": LONG_AGO}
         path.write_text(json.dumps({role: claim, "ends": 0, "last": ""}))
-        assert machine.ps()["dice"]["status"] == "stopped"
-        assert machine.crabup("dice", "stop").said == "dice is stopped"
+        assert machine.list_services()["dice"]["status"] == "stopped"
+        assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
         assert not path.exists()
         path.write_text(json.dumps({role: claim}))
-        machine.component()
-        assert machine.crabup("dice", "start").code == 0
+        machine.add_component()
+        assert machine.run_crabup("dice", "start").code == 0
         assert stranger.poll() is None
     finally:
         stranger.communicate(b"\n")
@@ -157,134 +165,140 @@ def test_a_stale_pid_file_never_costs_a_stranger_its_life(machine: Machine, role
     ["", "4711", "{", "[]", '{"supervisor": {"pid": 1, "started": "x"}}', '{"child": {"pid": -1}}',
      '{"child": {"pid": "1", "started": 2}, "ends": "many"}', "[" * 5000],
 )  # fmt: skip
-def test_a_pid_file_that_says_nonsense_says_nothing(machine: Machine, text: str) -> None:
+def test_a_pid_file_that_says_nonsense_says_nothing(machine: CrabupMachine, text: str) -> None:
     path = machine.home / "run" / "dice.pid"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert machine.ps()["dice"]["status"] == "stopped"
-    assert machine.crabup("dice", "stop").said == "dice is stopped"
+    assert machine.list_services()["dice"]["status"] == "stopped"
+    assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
 
 
 @pytest.mark.req("crabup.supervised.pids")
 def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = Process.at(child.pid)
+    process = TrackedProcess.find_by_pid(child.pid)
     assert process is not None
     assert process.is_alive()
-    assert not Process(child.pid, LONG_AGO).is_alive()
-    Process(child.pid, LONG_AGO).send(signal.SIGKILL)
-    assert Process(child.pid, LONG_AGO).wait(0)
+    assert not TrackedProcess(child.pid, LONG_AGO).is_alive()
+    TrackedProcess(child.pid, LONG_AGO).send_signal(signal.SIGKILL)
+    assert TrackedProcess(child.pid, LONG_AGO).wait(0)
     assert not process.wait(0)
     child.kill()
-    until(lambda: not process.is_alive())  # though nobody has buried it
-    assert Process.at(child.pid) is None
+    wait_until(lambda: not process.is_alive())  # though nobody has buried it
+    assert TrackedProcess.find_by_pid(child.pid) is None
     child.communicate()
-    process.send(signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.req("crabup.supervised.group")
-def test_what_a_service_started_ends_with_it(machine: Machine) -> None:
-    machine.program("crabtalk-dice", "sleep 600 & echo $! > $CRABTALK_HOME/helper; wait")
-    machine.crabup("dice", "start")
-    until(lambda: (machine.home / "helper").exists() and (machine.home / "helper").read_text())
-    helper = Process.at(int((machine.home / "helper").read_text()))
+def test_what_a_service_started_ends_with_it(machine: CrabupMachine) -> None:
+    machine.add_program("crabtalk-dice", "sleep 600 & echo $! > $CRABTALK_HOME/helper; wait")
+    machine.run_crabup("dice", "start")
+    wait_until(lambda: (machine.home / "helper").exists() and (machine.home / "helper").read_text())
+    helper = TrackedProcess.find_by_pid(int((machine.home / "helper").read_text()))
     assert helper is not None
-    machine.crabup("dice", "stop")
-    until(lambda: not helper.is_alive())
+    machine.run_crabup("dice", "stop")
+    wait_until(lambda: not helper.is_alive())
 
 
 @pytest.mark.req("crabup.supervised.group")
-def test_a_supervisor_buries_its_dead(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
+def test_a_supervisor_buries_its_dead(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
     for _ in range(2):
-        ends, child = machine.record().ends, machine.record().child
+        ends, child = machine.read_record().exit_count, machine.read_record().child
         assert child is not None
-        child.send(signal.SIGKILL)
-        until(lambda: machine.record().ends > ends and machine.record().has_child())  # noqa: B023
+        child.send_signal(signal.SIGKILL)
+        wait_until(
+            lambda: machine.read_record().exit_count > ends and machine.read_record().has_child()  # noqa: B023
+        )
         assert not Path(f"/proc/{child.pid}").exists()
 
 
 @pytest.mark.req("crabup.supervised.apart")
 def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
-    machine: Machine,
+    machine: CrabupMachine,
 ) -> None:
-    machine.component()
-    process = machine.start("dice", "start", stderr=subprocess.PIPE)
+    machine.add_component()
+    process = machine.start_crabup("dice", "start", stderr=subprocess.PIPE)
     process.communicate(timeout=30)  # returns: nobody holds on to its pipes
-    supervisor = machine.record().supervisor
+    supervisor = machine.read_record().supervisor
     assert supervisor is not None
     assert os.getsid(supervisor.pid) == supervisor.pid
     assert Path(f"/proc/{supervisor.pid}/cwd").resolve() == Path("/")
 
 
 @pytest.mark.req("crabup.supervised.apart")
-def test_what_lies_in_the_current_directory_is_not_run(machine: Machine, tmp_path: Path) -> None:
+def test_what_lies_in_the_current_directory_is_not_run(
+    machine: CrabupMachine, tmp_path: Path
+) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('not mine')\n")
     (tmp_path / "crabup").mkdir()
     (tmp_path / "crabup" / "__init__.py").write_text("raise SystemExit('not mine')\n")
-    machine.component()
-    process = machine.start("dice", "start", cwd=tmp_path, stderr=subprocess.PIPE)
+    machine.add_component()
+    process = machine.start_crabup("dice", "start", cwd=tmp_path, stderr=subprocess.PIPE)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 0, said
 
 
 @pytest.mark.req("crabup.supervised.hangup")
-def test_a_hangup_reaches_the_service(machine: Machine) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    supervisor = machine.record().supervisor
+def test_a_hangup_reaches_the_service(machine: CrabupMachine) -> None:
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    supervisor = machine.read_record().supervisor
     assert supervisor is not None
-    supervisor.send(signal.SIGHUP)
-    until(lambda: "dice heard SIGHUP" in machine.log())
+    supervisor.send_signal(signal.SIGHUP)
+    wait_until(lambda: "dice heard SIGHUP" in machine.read_log())
 
 
 @pytest.mark.req("crabup.supervised.log")
 def test_a_log_that_has_grown_too_large_is_turned_over_while_it_is_written_to(
-    machine: Machine,
+    machine: CrabupMachine,
 ) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
+    machine.add_component()
+    machine.run_crabup("dice", "start")
     path = machine.home / "logs" / "dice.log"
     assert path.stat().st_mode & 0o777 == 0o600
     with path.open("a") as file:
         file.write("x" * (17 << 20) + "\n")
-    supervisor = machine.record().supervisor
+    supervisor = machine.read_record().supervisor
     assert supervisor is not None
-    supervisor.send(signal.SIGHUP)
-    until(lambda: path.stat().st_size < 1000)
+    supervisor.send_signal(signal.SIGHUP)
+    wait_until(lambda: path.stat().st_size < 1000)
     assert path.with_name("dice.log.1").stat().st_size > 17 << 20
-    supervisor.send(signal.SIGHUP)
-    until(lambda: machine.log().endswith("dice heard SIGHUP\n"))
+    supervisor.send_signal(signal.SIGHUP)
+    wait_until(lambda: machine.read_log().endswith("dice heard SIGHUP\n"))
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    record = Record(Process(7, "a"), Process(8, "b"), 3, "ended with status 1")
-    record.write(tmp_path / "x.pid")
-    assert Record.at(tmp_path / "x.pid") == record
-    assert Record.at(tmp_path / "y.pid") is None
+    record = SupervisorRecord(
+        TrackedProcess(7, "a"), TrackedProcess(8, "b"), 3, "ended with status 1"
+    )
+    record.write_file(tmp_path / "x.pid")
+    assert SupervisorRecord.read_file(tmp_path / "x.pid") == record
+    assert SupervisorRecord.read_file(tmp_path / "y.pid") is None
 
 
 @pytest.mark.req("crabup.service.start")
-def test_a_program_that_cannot_be_run_is_said(machine: Machine) -> None:
+def test_a_program_that_cannot_be_run_is_said(machine: CrabupMachine) -> None:
     (machine.bin / "crabtalk-dice").write_bytes(b"\x7fnot a program")
     (machine.bin / "crabtalk-dice").chmod(0o755)
-    assert machine.crabup("dice", "start").complaint.startswith("cannot start dice: ")
-    assert not Supervised(machine.home, "dice").path.exists()
+    assert machine.run_crabup("dice", "start").error.startswith("cannot start dice: ")
+    assert not SupervisorManager(machine.home, "dice").path.exists()
 
 
 @pytest.mark.req("crabup.supervised.pid_file")
 @pytest.mark.parametrize("damage", ["lost", "garbled", "another's"])
 @pytest.mark.parametrize("verb", ["stop", "start", "restart"])
 def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
-    machine: Machine, damage: str, verb: str
+    machine: CrabupMachine, damage: str, verb: str
 ) -> None:
-    machine.component()
-    machine.crabup("dice", "start")
-    before = machine.record()
+    machine.add_component()
+    machine.run_crabup("dice", "start")
+    before = machine.read_record()
     assert before.supervisor is not None
     assert before.child is not None
-    path = Supervised(machine.home, "dice").path
+    path = SupervisorManager(machine.home, "dice").path
     with subprocess.Popen(["sleep", "60"]) as other:
         if damage == "lost":
             path.unlink()
@@ -295,22 +309,22 @@ def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
             text = text.replace(f'"pid": {before.supervisor.pid}', f'"pid": {other.pid}')
             path.write_text(text)
         if verb == "start":
-            assert machine.ps()["dice"]["managed_by"] == "supervised"
-        assert machine.crabup("dice", verb).code == 0
+            assert machine.list_services()["dice"]["managed_by"] == "supervised"
+        assert machine.run_crabup("dice", verb).code == 0
         is_kept = verb == "start"
         assert before.child.is_alive() == before.supervisor.is_alive() == is_kept
         assert other.poll() is None
         other.kill()
     if verb == "stop":
-        assert machine.ps() == {}
+        assert machine.list_services() == {}
     else:
-        assert machine.ps()["dice"]["status"] == "running"
-        assert machine.record().has_supervisor()
+        assert machine.list_services()["dice"]["status"] == "running"
+        assert machine.read_record().has_supervisor()
 
 
 @pytest.mark.req("crabup.supervised.full_disk")
-def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Machine) -> None:
-    machine.component()
+def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: CrabupMachine) -> None:
+    machine.add_component()
     (machine.home / "run").mkdir(mode=0o700, parents=True)
     full = subprocess.run(
         ["/bin/sh", "-c", f"ulimit -f 0; exec {CRABUP} dice start"],
@@ -320,23 +334,27 @@ def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Mac
         check=False,
     )
     assert full.returncode == 1
-    path = Supervised(machine.home, "dice").path
+    path = SupervisorManager(machine.home, "dice").path
     assert full.stderr == (
         f"crabup: cannot start dice: cannot write {path}: File too large; make room for it\n"
     )
-    assert machine.ps() == {}
-    assert machine.crabup("dice", "start").code == 0
-    assert machine.record().ends == 0
+    assert machine.list_services() == {}
+    assert machine.run_crabup("dice", "start").code == 0
+    assert machine.read_record().exit_count == 0
 
 
 @pytest.mark.req("crabup.supervised.restart")
 @pytest.mark.clock
-def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(machine: Machine) -> None:
-    machine.program("crabtalk-dice", "exit 3")
-    machine.crabup("dice", "start")
-    until(lambda: machine.record().ends >= 5)  # the next pause is of eight seconds
-    machine.component()
+def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(
+    machine: CrabupMachine,
+) -> None:
+    machine.add_program("crabtalk-dice", "exit 3")
+    machine.run_crabup("dice", "start")
+    wait_until(lambda: machine.read_record().exit_count >= 5)  # the next pause is of eight seconds
+    machine.add_component()
     before = time.monotonic()
-    assert machine.crabup("dice", "start").said.endswith("kept by crabup until the next reboot")
-    assert machine.record().ends == 5
+    assert machine.run_crabup("dice", "start").notice.endswith(
+        "kept by crabup until the next reboot"
+    )
+    assert machine.read_record().exit_count == 5
     assert time.monotonic() - before < 8

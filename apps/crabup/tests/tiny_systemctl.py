@@ -12,25 +12,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from crabup.processes import Process  # noqa: E402
-from tests.component.parsers import read_systemd  # noqa: E402
+from crabup.processes import TrackedProcess  # noqa: E402
+from tests.component.parsers import parse_systemd_unit  # noqa: E402
 
 GRACE = 15.0
 
 
-class Unit:
+class TinyUnit:
     def __init__(self, name: str, state: Path) -> None:
         self.file = Path(os.environ["HOME"]) / ".config" / "systemd" / "user" / name
         self.pid_file = state / name
 
     @property
-    def process(self) -> Process | None:
-        return Process.at(int(self.pid_file.read_text())) if self.pid_file.exists() else None
+    def process(self) -> TrackedProcess | None:
+        return (
+            TrackedProcess.find_by_pid(int(self.pid_file.read_text()))
+            if self.pid_file.exists()
+            else None
+        )
 
     def start(self) -> None:
         if self.process is not None:
             return
-        unit = read_systemd(self.file.read_text())
+        unit = parse_systemd_unit(self.file.read_text())
         output = unit.values["StandardOutput"].removeprefix("append:")
         assert unit.values["StandardError"] == unit.values["StandardOutput"]
         with open(output, "ab") as log:  # noqa: PTH123
@@ -47,10 +51,10 @@ class Unit:
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.end(GRACE)
+            self.process.terminate(GRACE)
         self.pid_file.unlink(missing_ok=True)
 
-    def state(self) -> str:
+    def describe_state(self) -> str:
         if not self.file.exists():
             return "LoadState=not-found\nActiveState=inactive\nMainPID=0\n"
         if self.process is not None:
@@ -63,9 +67,9 @@ def main(state: str, scope: str, verb: str, *words: str) -> None:
     assert scope == "--user"
     if verb in ("show-environment", "daemon-reload"):
         return
-    unit = Unit(words[-1], Path(state))
+    unit = TinyUnit(words[-1], Path(state))
     if verb == "show":
-        sys.stdout.write(unit.state())
+        sys.stdout.write(unit.describe_state())
     if verb in ("restart", "disable"):
         unit.stop()
     if verb == "restart" or (verb == "enable" and "--now" in words):

@@ -15,7 +15,7 @@ RANGES = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 
 @dataclass(frozen=True)
-class Item:
+class FieldItem:
     """A piece of a field: its values, and how to write it with other numbers for the days."""
 
     values: frozenset[int]
@@ -25,7 +25,7 @@ class Item:
     is_star: bool = False
     is_named: bool = False
 
-    def written(self, field: int, sunday: int) -> str:
+    def to_text(self, field: int, sunday: int) -> str:
         def name(value: int) -> str:
             if self.is_named and field == 5:
                 return (str.upper, str.lower, str.title)[value % 3](DAYS[value])
@@ -39,22 +39,22 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomExpression:
     """An expression: six fields of items."""
 
-    fields: tuple[tuple[Item, ...], ...]
+    fields: tuple[tuple[FieldItem, ...], ...]
     has_seconds: bool = True
 
-    def ours(self) -> str:
+    def to_our_dialect(self) -> str:
         """In six fields Sunday is 1, in five it is 0."""
-        return self._written(1 if self.has_seconds else 0)
+        return self._to_text(1 if self.has_seconds else 0)
 
-    def croniters(self) -> str:
-        return self._written(0)
+    def to_croniter(self) -> str:
+        return self._to_text(0)
 
-    def _written(self, sunday: int) -> str:
+    def _to_text(self, sunday: int) -> str:
         words = [
-            ",".join(item.written(number, sunday) for item in items)
+            ",".join(item.to_text(number, sunday) for item in items)
             for number, items in enumerate(self.fields)
         ]
         return " ".join(words if self.has_seconds else words[1:])
@@ -62,14 +62,14 @@ class Drawn:
     def values(self, field: int) -> set[int]:
         return set().union(*(item.values for item in self.fields[field]))
 
-    def is_for(self, day: date) -> bool:
+    def matches_day(self, day: date) -> bool:
         return (
             day.day in self.values(3)
             and day.month in self.values(4)
             and day.isoweekday() % 7 in self.values(5)
         )
 
-    def after(self, moment: datetime, days: int) -> datetime | None:
+    def find_next(self, moment: datetime, days: int) -> datetime | None:
         """Found by looking at every day, for so many days."""
         clock = sorted(
             time(hour, minute, second)
@@ -79,7 +79,7 @@ class Drawn:
         )
         for ahead in range(days):
             day = moment.date() + timedelta(days=ahead)
-            if self.is_for(day):
+            if self.matches_day(day):
                 found = (datetime.combine(day, shown) for shown in clock)
                 later = next((one for one in found if one > moment), None)
                 if later is not None:
@@ -90,22 +90,22 @@ class Drawn:
         return any(min(self.values(3)) <= monthrange(2000, m)[1] for m in self.values(4))
 
 
-def drawn(chance: random.Random) -> Drawn:
+def draw_expression(chance: random.Random) -> RandomExpression:
     has_seconds = chance.random() < 0.8
-    fields = tuple(field(chance, number) for number in range(6))
+    fields = tuple(draw_field(chance, number) for number in range(6))
     if not has_seconds:
-        fields = ((Item(frozenset({0}), 0),), *fields[1:])
-    return Drawn(fields, has_seconds)
+        fields = ((FieldItem(frozenset({0}), 0),), *fields[1:])
+    return RandomExpression(fields, has_seconds)
 
 
-def field(chance: random.Random, number: int) -> tuple[Item, ...]:
+def draw_field(chance: random.Random, number: int) -> tuple[FieldItem, ...]:
     low, high = RANGES[number]
     if chance.random() < 0.35:
-        return (Item(frozenset(range(low, high + 1)), low, is_star=True),)
-    return tuple(item(chance, number) for _ in range(chance.choice((1, 1, 1, 2, 3))))
+        return (FieldItem(frozenset(range(low, high + 1)), low, is_star=True),)
+    return tuple(draw_item(chance, number) for _ in range(chance.choice((1, 1, 1, 2, 3))))
 
 
-def item(chance: random.Random, number: int) -> Item:
+def draw_item(chance: random.Random, number: int) -> FieldItem:
     low, high = RANGES[number]
     start = chance.randint(low, high)
     is_named = number > 3 and chance.random() < 0.5
@@ -113,17 +113,17 @@ def item(chance: random.Random, number: int) -> Item:
     match chance.randrange(5) if start < high else 4:
         case 0:
             step = chance.randint(1, high)
-            return Item(frozenset(range(low, high + 1, step)), low, step=step, is_star=True)
+            return FieldItem(frozenset(range(low, high + 1, step)), low, step=step, is_star=True)
         case 1:
             end = chance.randint(start + 1, high)
-            return Item(frozenset(range(start, end + 1)), start, end, is_named=is_named)
+            return FieldItem(frozenset(range(start, end + 1)), start, end, is_named=is_named)
         case 2:
             end = chance.randint(start + 1, high)
             step = chance.randint(1, 10)
             values = frozenset(range(start, end + 1, step))
-            return Item(values, start, end, step, is_named=is_named)
+            return FieldItem(values, start, end, step, is_named=is_named)
         case 3:
             step = chance.randint(1, high)
-            return Item(frozenset(range(start, high + 1, step)), start, step=step)
+            return FieldItem(frozenset(range(start, high + 1, step)), start, step=step)
         case _:
-            return Item(frozenset({start}), start, is_named=is_named)
+            return FieldItem(frozenset({start}), start, is_named=is_named)

@@ -10,40 +10,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.cron.tests.peer import PATIENCE
-from tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-cron")
-WARM = Program(
+CRON_LAUNCHER = ForkedProgram(
     *(PROGRAM, "crabtalk_cron.cli:main", "crabtalk.component", "crabtalk.client"),
     *("crabtalk_cron.forecast", "crabtalk_cron.runner", "crabtalk_cron.watcher"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CronOutcome:
     code: int | None
     out: str
     err: str
 
     @property
-    def answer(self) -> str:
+    def output(self) -> str:
         """What it printed, having succeeded without another word."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
 
-async def called(*words: str | Path, **env: str) -> Outcome:
-    return Outcome(*await WARM.said(*words, env={**os.environ, **env}))
+async def run_cron(*words: str | Path, **env: str) -> CronOutcome:
+    return CronOutcome(*await CRON_LAUNCHER.run_and_capture(*words, env={**os.environ, **env}))
 
 
 @dataclass
-class Running:
+class RunningCron:
     """`crabtalk-cron run`, and what it has logged on stderr."""
 
-    process: Started
+    process: ForkedProcess
     lines: list[str] = field(default_factory=list)
 
-    async def until(self, words: str) -> str:
+    async def wait_for_line(self, words: str) -> str:
         """The next line with these words."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
@@ -53,7 +53,7 @@ class Running:
                     return line
         raise AssertionError(f"it ended without {words!r}: {self.lines}")
 
-    async def end(self, number: signal.Signals) -> int:
+    async def stop_with(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
@@ -62,12 +62,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(home: Path, *words: str) -> AsyncIterator[Running]:
-    process = WARM.start("run", "--home", home, *words, stderr=PIPE)
-    found = Running(process)
+async def start_cron(home: Path, *words: str) -> AsyncIterator[RunningCron]:
+    process = CRON_LAUNCHER.start("run", "--home", home, *words, stderr=PIPE)
+    found = RunningCron(process)
     try:
-        await found.until("entries in")
+        await found.wait_for_line("entries in")
         yield found
     finally:
         if process.returncode is None:
-            await found.end(signal.SIGKILL)
+            await found.stop_with(signal.SIGKILL)

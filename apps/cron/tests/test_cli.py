@@ -12,12 +12,12 @@ import pytest
 
 import crabtalk_cron
 from apps.cron.help_pages import PAGE
-from apps.cron.tests.command import PROGRAM, called
-from apps.cron.tests.peer import cron, write
+from apps.cron.tests.command import PROGRAM, run_cron
+from apps.cron.tests.peer import make_entry_text, write_crons
 from crabtalk_cron.cli import main
 from crabtalk_cron.entry import KINDS
-from crabtalk_cron.expression import NICKNAMES, Expression
-from crabtalk_cron.reading import TOP_KEYS, read_entries
+from crabtalk_cron.expression import NICKNAMES, CronExpression
+from crabtalk_cron.reading import TOP_KEYS, parse_crons_file
 from tests.warm import PIPE
 
 COMMANDS = [(), *((name,) for name in main.commands)]
@@ -26,28 +26,28 @@ DOCS = Path(__file__).parents[3] / "docs" / "cron.md"
 
 @pytest.mark.req("cron.cli.next")
 async def test_next_prints_the_next_times_of_every_entry_in_its_zone(home: Path) -> None:
-    write(
+    write_crons(
         home,
-        cron(1, "0 0 0 1 1 ? 2098,2099", tz="Europe/Berlin")
-        + cron(2, "0 0 12 1 7 ? 2098", tz="UTC", message="Hi", jitter=30)
-        + cron(3, "0 0 0 1 1 ? 2020"),
+        make_entry_text(1, "0 0 0 1 1 ? 2098,2099", tz="Europe/Berlin")
+        + make_entry_text(2, "0 0 12 1 7 ? 2098", tz="UTC", message="Hi", jitter=30)
+        + make_entry_text(3, "0 0 0 1 1 ? 2020"),
     )
-    said = await called("next", "--home", home, "-n", "2")
-    assert said.answer.splitlines() == [
+    said = await run_cron("next", "--home", home, "-n", "2")
+    assert said.output.splitlines() == [
         "1  crab /s1  Wed 2098-01-01 00:00:00 +0100",
         "1  crab /s1  Thu 2099-01-01 00:00:00 +0100",
         "2  crab Hi   Tue 2098-07-01 12:00:00 +0000 and up to 30 s later",
         "3  crab /s3  never",
     ]
-    said = await called("next", CRABTALK_HOME=str(home))
-    assert len(said.answer.splitlines()) == 3
+    said = await run_cron("next", CRABTALK_HOME=str(home))
+    assert len(said.output.splitlines()) == 3
 
 
 @pytest.mark.req("cron.cli.next")
 async def test_next_is_one_json_document_for_programs(home: Path) -> None:
-    write(home, cron(1, "0 0 12 1 7 ? 2098", tz="UTC"))
-    said = await called("next", "--home", home, "--json")
-    assert json.loads(said.answer) == {
+    write_crons(home, make_entry_text(1, "0 0 12 1 7 ? 2098", tz="UTC"))
+    said = await run_cron("next", "--home", home, "--json")
+    assert json.loads(said.output) == {
         "entries": [
             {
                 "id": 1,
@@ -66,28 +66,30 @@ async def test_next_is_one_json_document_for_programs(home: Path) -> None:
 
 @pytest.mark.req("cron.cli.next")
 async def test_next_leaves_quiet_hours_out(home: Path) -> None:
-    write(home, cron(1, "0 0 * * * *", tz="UTC", quiet_start="10:00", quiet_end="09:00"))
-    said = await called("next", "--home", home, "--json", "-n", "5")
-    moments = [datetime.fromisoformat(one) for one in json.loads(said.answer)["entries"][0]["next"]]
+    write_crons(
+        home, make_entry_text(1, "0 0 * * * *", tz="UTC", quiet_start="10:00", quiet_end="09:00")
+    )
+    said = await run_cron("next", "--home", home, "--json", "-n", "5")
+    moments = [datetime.fromisoformat(one) for one in json.loads(said.output)["entries"][0]["next"]]
     assert [moment.hour for moment in moments] == [9] * 5
     assert moments[0] > datetime.now(UTC)
 
 
 @pytest.mark.req("cron.schedule.local")
 async def test_without_a_zone_times_are_those_of_the_machine(home: Path) -> None:
-    write(home, cron(1, "0 0 9 1 7 ? 2098"))
+    write_crons(home, make_entry_text(1, "0 0 9 1 7 ? 2098"))
     for zone, offset in (
         ("Asia/Kolkata", "+0530"),
         ("America/New_York", "-0400"),
         ("UTC", "+0000"),
     ):
-        said = await called("next", "--home", home, TZ=zone)
-        assert said.answer == f"1  crab /s1  Tue 2098-07-01 09:00:00 {offset}\n"
+        said = await run_cron("next", "--home", home, TZ=zone)
+        assert said.output == f"1  crab /s1  Tue 2098-07-01 09:00:00 {offset}\n"
 
 
 @pytest.mark.req("cron.cli.next")
 async def test_next_without_a_file_says_where_one_goes(home: Path) -> None:
-    said = await called("next", "--home", home)
+    said = await run_cron("next", "--home", home)
     assert (said.code, said.out) == (0, "")
     assert said.err.startswith(f"there are no entries in {home / 'config' / 'crons.toml'}; ")
     assert not home.exists()
@@ -95,7 +97,7 @@ async def test_next_without_a_file_says_where_one_goes(home: Path) -> None:
 
 @pytest.mark.req("cron.cli.check")
 async def test_check_without_a_file_says_where_one_goes(home: Path) -> None:
-    said = await called("check", "--home", home)
+    said = await run_cron("check", "--home", home)
     assert (said.code, said.out) == (0, "")
     assert said.err.startswith(f"there is no {home / 'config' / 'crons.toml'}; ")
     assert not home.exists()
@@ -103,21 +105,27 @@ async def test_check_without_a_file_says_where_one_goes(home: Path) -> None:
 
 @pytest.mark.req("cron.cli.check")
 async def test_check_says_how_many_entries_are_right(home: Path) -> None:
-    for text, count in (("", "0 entries"), (cron(1), "1 entry"), (cron(1) + cron(2), "2 entries")):
-        write(home, text)
-        assert (await called("check", "--home", home)).answer == f"{count}, no mistakes\n"
+    for text, count in (
+        ("", "0 entries"),
+        (make_entry_text(1), "1 entry"),
+        (make_entry_text(1) + make_entry_text(2), "2 entries"),
+    ):
+        write_crons(home, text)
+        assert (await run_cron("check", "--home", home)).output == f"{count}, no mistakes\n"
 
 
 @pytest.mark.req("cron.cli.check")
 async def test_check_names_every_mistake_and_remark_with_its_line(home: Path) -> None:
-    text = cron(1, "0 99 * * * *") + cron(2, colour="red") + cron(2)
-    path = write(home, text)
-    said = await called("check", "--home", home)
+    text = (
+        make_entry_text(1, "0 99 * * * *") + make_entry_text(2, colour="red") + make_entry_text(2)
+    )
+    path = write_crons(home, text)
+    said = await run_cron("check", "--home", home)
     assert (said.code, said.out) == (1, "")
     assert [line.partition(": ")[0] for line in said.err.splitlines()] == [
         f"{path}, line {line}" for line in (3, 15, 12)
     ]
-    said = await called("check", "--home", home, "--json")
+    said = await run_cron("check", "--home", home, "--json")
     assert (said.code, said.err) == (1, "")
     found = json.loads(said.out)
     assert (found["path"], found["entries"]) == (str(path), 1)
@@ -127,15 +135,17 @@ async def test_check_names_every_mistake_and_remark_with_its_line(home: Path) ->
 
 @pytest.mark.req("cron.cli.check")
 async def test_check_remarks_on_entries_that_are_never_fired(home: Path) -> None:
-    past = cron(1, "0 0 0 * * * 2020")
-    path = write(home, past + cron(2, "@daily", quiet_start="23:00", quiet_end="01:00"))
-    said = await called("check", "--home", home)
+    past = make_entry_text(1, "0 0 0 * * * 2020")
+    path = write_crons(
+        home, past + make_entry_text(2, "@daily", quiet_start="23:00", quiet_end="01:00")
+    )
+    said = await run_cron("check", "--home", home)
     assert (said.code, said.out) == (0, "2 entries, no mistakes\n")
     assert said.err == "".join(
         f"{path}: entry {number} is never fired: its times are past, or quiet\n"
         for number in (1, 2)
     )
-    assert json.loads((await called("check", "--home", home, "--json")).answer)["never"] == [1, 2]
+    assert json.loads((await run_cron("check", "--home", home, "--json")).output)["never"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +160,9 @@ async def test_check_remarks_on_entries_that_are_never_fired(home: Path) -> None
 async def test_a_file_that_cannot_be_read_is_a_sentence(
     home: Path, data: bytes, complaint: str
 ) -> None:
-    path = write(home, "")
+    path = write_crons(home, "")
     path.write_bytes(data)
-    said = await called("check", "--home", home)
+    said = await run_cron("check", "--home", home)
     assert said.code == 1
     assert complaint in said.err
     assert said.err.count("\n") == 1
@@ -160,13 +170,13 @@ async def test_a_file_that_cannot_be_read_is_a_sentence(
 
 @pytest.mark.req("cron.cli.check")
 async def test_what_is_no_file_is_a_sentence_and_is_not_waited_for(home: Path) -> None:
-    path = write(home, "")
+    path = write_crons(home, "")
     path.unlink()
     os.mkfifo(path)
-    assert "it is not a file; move it away" in (await called("check", "--home", home)).err
+    assert "it is not a file; move it away" in (await run_cron("check", "--home", home)).err
     path.unlink()
     path.mkdir()
-    assert "it is not a file; move it away" in (await called("check", "--home", home)).err
+    assert "it is not a file; move it away" in (await run_cron("check", "--home", home)).err
 
 
 # ── The command line itself ─────────────────────────────────────────────────────────────────────
@@ -175,8 +185,8 @@ async def test_what_is_no_file_is_a_sentence_and_is_not_waited_for(home: Path) -
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("cron.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = (await called(*words, "--help")).answer
-    assert said == f"{PAGE.help_of(list(words))}\n"
+    said = (await run_cron(*words, "--help")).output
+    assert said == f"{PAGE.render_help(list(words))}\n"
     assert " ".join(["crabtalk-cron", *words]) in said.partition("Example")[2]
     assert len(said.splitlines()) <= 24
     assert max(map(len, said.splitlines())) <= 80
@@ -185,30 +195,30 @@ async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> No
 @pytest.mark.parametrize("words", ["next", "check", "check --json"])
 @pytest.mark.req("cron.cli.help")
 async def test_every_command_brings_all_it_needs(home: Path, words: str) -> None:
-    write(home, cron(1, "0 0 12 1 7 ? 2098", tz="UTC"))
+    write_crons(home, make_entry_text(1, "0 0 12 1 7 ? 2098", tz="UTC"))
     process = await asyncio.create_subprocess_exec(
         PROGRAM, *words.split(), "--home", home, stdout=PIPE, stderr=PIPE
     )
     out, err = await process.communicate()
-    said = await called(*words.split(), "--home", home)
-    assert (process.returncode, out.decode(), err.decode()) == (0, said.answer, "")
+    said = await run_cron(*words.split(), "--home", home)
+    assert (process.returncode, out.decode(), err.decode()) == (0, said.output, "")
 
 
 @pytest.mark.req("cron.cli.help")
 async def test_the_version_is_said() -> None:
-    assert (await called("--version")).answer == f"crabtalk-cron {crabtalk_cron.__version__}\n"
+    assert (await run_cron("--version")).output == f"crabtalk-cron {crabtalk_cron.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("sing",), ("next", "-n", "0"), ("check", "--home", "")])
 @pytest.mark.req("cron.cli.help")
 async def test_words_it_does_not_know_end_in_two(words: tuple[str, ...]) -> None:
-    said = await called(*words)
+    said = await run_cron(*words)
     assert (said.code, said.out) == (2, "")
 
 
 @pytest.mark.req("cron.cli.help")
 async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
-    write(home, "".join(cron(number) for number in range(100)))
+    write_crons(home, "".join(make_entry_text(number) for number in range(100)))
     command = f"'{PROGRAM}' next --home '{home}' -n 100 | head -n 1"
     process = await asyncio.create_subprocess_shell(command, stdout=PIPE, stderr=PIPE)
     out, err = await process.communicate()
@@ -221,12 +231,12 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
 
 @pytest.mark.req("cron.cli.help")
 def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
-    page = PAGE.text()
-    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
-    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
+    page = PAGE.read_page()
+    assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.list_shown_commands(page)) == sorted(["", *main.commands])
     stale = page.replace("--help ", "--hilfe ")
     assert stale != page
-    assert PAGE.fresh(stale) == page
+    assert PAGE.refresh_blocks(stale) == page
 
 
 @pytest.mark.req("cron.docs")
@@ -235,7 +245,7 @@ def test_every_file_on_the_page_is_right_and_no_key_is_left_out() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
-        found = read_entries(block)
+        found = parse_crons_file(block)
         assert (found.mistakes, found.remarks) == ([], [])
     keys = set(
         re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
@@ -253,4 +263,4 @@ def test_every_schedule_on_the_page_is_one() -> None:
     assert {word for word in schedules if word.startswith("@")} == set(NICKNAMES)
     assert len(schedules) > 10
     for schedule in schedules:
-        Expression.parse(schedule)
+        CronExpression.parse(schedule)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_cron.entry import Entry
-from crabtalk_cron.expression import Expression
-from crabtalk_cron.reading import Remark, read_entries
-from crabtalk_cron.schedule import Quiet, Schedule
-from crabtalk_cron.zones import LOCAL, zone_called
+from crabtalk_cron.entry import CronEntry
+from crabtalk_cron.expression import CronExpression
+from crabtalk_cron.reading import FileRemark, parse_crons_file
+from crabtalk_cron.schedule import CronSchedule, QuietHours
+from crabtalk_cron.zones import LOCAL_ZONE, find_zone
 
 # As RFC 0080 has it.
-FEEDS = """[[cron]]
+FEEDS_ENTRY = """[[cron]]
 id = 1
 schedule = "0 */2 * * * *"
 skill = "check-feeds"
@@ -23,11 +23,11 @@ quiet_start = "23:00"
 quiet_end = "07:00"
 once = false
 """
-SHORT = '[[cron]]\nid = 1\nschedule = "@daily"\nagent = "crab"\nskill = "feeds"\n'
+SHORT_ENTRY = '[[cron]]\nid = 1\nschedule = "@daily"\nagent = "crab"\nskill = "feeds"\n'
 
 
-def only(text: str) -> Entry:
-    found = read_entries(text)
+def parse_single_entry(text: str) -> CronEntry:
+    found = parse_crons_file(text)
     assert (found.mistakes, found.remarks) == ([], [])
     (entry,) = found.entries
     return entry
@@ -35,23 +35,32 @@ def only(text: str) -> Entry:
 
 @pytest.mark.req("cron.entry.fields")
 def test_the_entry_of_the_book_is_read() -> None:
-    schedule = Schedule(Expression.parse("0 */2 * * * *"), LOCAL, Quiet(time(23), time(7)))
-    assert only(FEEDS) == Entry(1, schedule, "crab", "/check-feeds", "cron", once=False)
+    schedule = CronSchedule(
+        CronExpression.parse("0 */2 * * * *"), LOCAL_ZONE, QuietHours(time(23), time(7))
+    )
+    assert parse_single_entry(FEEDS_ENTRY) == CronEntry(
+        1, schedule, "crab", "/check-feeds", "cron", once=False
+    )
 
 
 @pytest.mark.req("cron.entry.defaults")
 def test_sender_quiet_hours_once_zone_and_jitter_may_be_left_out() -> None:
-    schedule = Schedule(Expression.parse("@daily"), LOCAL, None)
-    assert only(SHORT) == Entry(1, schedule, "crab", "/feeds", "cron", once=False, jitter=0)
+    schedule = CronSchedule(CronExpression.parse("@daily"), LOCAL_ZONE, None)
+    assert parse_single_entry(SHORT_ENTRY) == CronEntry(
+        1, schedule, "crab", "/feeds", "cron", once=False, jitter=0
+    )
 
 
 @pytest.mark.req("trust.cron.origin")
 def test_the_owner_set_up_what_does_not_speak_in_somebody_elses_conversation() -> None:
-    assert only(SHORT).created_by == "user"
+    assert parse_single_entry(SHORT_ENTRY).created_by == "user"
     for sender in ("cron:nightly", "user", "user~work"):
-        assert only(f'{SHORT}sender = "{sender}"\n').created_by == "user"
-    assert only(f'{SHORT}sender = "tg:7"\ncreated_by = "user"\n').created_by == "user"
-    found = read_entries(f'{SHORT}sender = "tg:7"\n')
+        assert parse_single_entry(f'{SHORT_ENTRY}sender = "{sender}"\n').created_by == "user"
+    assert (
+        parse_single_entry(f'{SHORT_ENTRY}sender = "tg:7"\ncreated_by = "user"\n').created_by
+        == "user"
+    )
+    found = parse_crons_file(f'{SHORT_ENTRY}sender = "tg:7"\n')
     assert found.entries[0].created_by == "tg:7"
     (remark,) = found.remarks
     assert remark.line == 6
@@ -60,20 +69,20 @@ def test_the_owner_set_up_what_does_not_speak_in_somebody_elses_conversation() -
 
 @pytest.mark.req("cron.entry.message")
 def test_a_message_is_said_as_it_is() -> None:
-    text = SHORT.replace('skill = "feeds"', 'message = """\nWake up,\n  crab."""')
-    assert only(text).content == "Wake up,\n  crab."
+    text = SHORT_ENTRY.replace('skill = "feeds"', 'message = """\nWake up,\n  crab."""')
+    assert parse_single_entry(text).content == "Wake up,\n  crab."
 
 
 @pytest.mark.req("cron.schedule.tz")
 def test_a_zone_can_be_given_to_an_entry_and_to_all_that_have_none() -> None:
-    text = 'tz = "UTC"\n' + SHORT + SHORT.replace("id = 1", 'id = 2\ntz = "Asia/Tokyo"')
-    first, second = read_entries(text).entries
-    assert first.schedule.zone == zone_called("UTC")
-    assert second.schedule.zone == zone_called("Asia/Tokyo")
+    text = 'tz = "UTC"\n' + SHORT_ENTRY + SHORT_ENTRY.replace("id = 1", 'id = 2\ntz = "Asia/Tokyo"')
+    first, second = parse_crons_file(text).entries
+    assert first.schedule.zone == find_zone("UTC")
+    assert second.schedule.zone == find_zone("Asia/Tokyo")
 
 
 def test_an_empty_file_has_no_entries_and_no_mistakes() -> None:
-    found = read_entries("# nothing yet\n")
+    found = parse_crons_file("# nothing yet\n")
     assert (found.entries, found.mistakes, found.remarks, found.at_once) == ([], [], [], 8)
 
 
@@ -113,30 +122,34 @@ def test_an_empty_file_has_no_entries_and_no_mistakes() -> None:
 def test_a_mistake_is_said_with_its_line_and_what_to_write(
     old: str, new: str, line: int, complaint: str
 ) -> None:
-    (mistake,) = read_entries(f"# c\n{SHORT}".replace(old, new, 1)).mistakes
+    (mistake,) = parse_crons_file(f"# c\n{SHORT_ENTRY}".replace(old, new, 1)).mistakes
     assert mistake.line == line
     assert any(part in str(mistake) for part in complaint.split("|"))
 
 
 @pytest.mark.req("cron.reload.line")
 def test_entries_without_a_mistake_are_read_beside_those_with_one() -> None:
-    text = SHORT + SHORT.replace("@daily", "@nightly") + SHORT.replace("id = 1", "id = 3")
-    found = read_entries(text)
+    text = (
+        SHORT_ENTRY
+        + SHORT_ENTRY.replace("@daily", "@nightly")
+        + SHORT_ENTRY.replace("id = 1", "id = 3")
+    )
+    found = parse_crons_file(text)
     assert [entry.id for entry in found.entries] == [1, 3]
-    assert found.places == [0, 2]
+    assert found.table_numbers == [0, 2]
     (mistake,) = found.mistakes
     assert mistake.line == 8
 
 
 @pytest.mark.req("cron.entry.ids")
 def test_two_entries_of_one_id_are_a_mistake_that_names_a_free_one() -> None:
-    found = read_entries(SHORT + SHORT)
-    assert found.mistakes == [Remark(7, "the entry at line 1 has the id 1 already; take 2")]
+    found = parse_crons_file(SHORT_ENTRY + SHORT_ENTRY)
+    assert found.mistakes == [FileRemark(7, "the entry at line 1 has the id 1 already; take 2")]
 
 
 @pytest.mark.req("cron.entry.unknown")
 def test_words_that_mean_nothing_are_remarked_on_and_ignored() -> None:
-    found = read_entries(f"colour = 1\n{SHORT}quite_start = 2\n")
+    found = parse_crons_file(f"colour = 1\n{SHORT_ENTRY}quite_start = 2\n")
     assert len(found.entries) == 1
     assert [(one.line, one.text.split()[0]) for one in found.remarks] == [
         (1, "colour"),
@@ -146,33 +159,39 @@ def test_words_that_mean_nothing_are_remarked_on_and_ignored() -> None:
 
 @pytest.mark.req("cron.quiet.both")
 def test_one_end_of_quiet_hours_alone_is_ignored_and_remarked_on() -> None:
-    found = read_entries(f'{SHORT}quiet_start = "23:00"\n')
+    found = parse_crons_file(f'{SHORT_ENTRY}quiet_start = "23:00"\n')
     assert found.entries[0].schedule.quiet is None
     assert found.remarks == [
-        Remark(6, "quiet_start alone means nothing and is ignored; set both ends of quiet hours")
+        FileRemark(
+            6, "quiet_start alone means nothing and is ignored; set both ends of quiet hours"
+        )
     ]
 
 
 @pytest.mark.parametrize("text", ["cron = 3\n", "[cron]\nid = 1\n", "cron = [1]\n"])
 def test_entries_that_are_no_tables_are_a_mistake(text: str) -> None:
-    assert read_entries(text).mistakes == [Remark(1, "write each entry as a [[cron]] table")]
+    assert parse_crons_file(text).mistakes == [
+        FileRemark(1, "write each entry as a [[cron]] table")
+    ]
 
 
 def test_entries_in_one_array_are_read_and_their_mistakes_found() -> None:
-    found = read_entries('cron = [\n{id = 1, schedule = "@daily", agent = "a", skill = "s"},\n{}]')
+    found = parse_crons_file(
+        'cron = [\n{id = 1, schedule = "@daily", agent = "a", skill = "s"},\n{}]'
+    )
     assert [entry.id for entry in found.entries] == [1]
-    assert found.mistakes == [Remark(1, "this entry has no id; add one")]
+    assert found.mistakes == [FileRemark(1, "this entry has no id; add one")]
 
 
 @given(st.text(max_size=200))
 def test_no_text_is_too_strange_to_be_read(text: str) -> None:
-    found = read_entries(text)
+    found = parse_crons_file(text)
     assert found.entries == []
 
 
 def test_what_a_message_says_is_not_in_the_title_for_the_log() -> None:
-    assert only(SHORT).title == "cron 1 (/feeds to crab)"
-    secret = only(SHORT.replace("skill", "message"))
+    assert parse_single_entry(SHORT_ENTRY).title == "cron 1 (/feeds to crab)"
+    secret = parse_single_entry(SHORT_ENTRY.replace("skill", "message"))
     assert secret.title == "cron 1 (a message to crab)"
-    command = only(SHORT.replace('skill = "feeds"', 'message = "/open 1234"'))
+    command = parse_single_entry(SHORT_ENTRY.replace('skill = "feeds"', 'message = "/open 1234"'))
     assert command.title == "cron 1 (/open to crab)"

@@ -9,24 +9,24 @@ from croniter import CroniterBadDateError, croniter  # type: ignore[import-untyp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.cron.tests.chance import Drawn, drawn
-from crabtalk_cron.expression import NICKNAMES, Expression, ExpressionError
+from apps.cron.tests.chance import RandomExpression, draw_expression
+from crabtalk_cron.expression import NICKNAMES, CronExpression, ExpressionError
 
 MONDAY = datetime(2026, 11, 16, 12, 0, 0)
 
 
-def times(text: str, count: int, start: datetime = MONDAY) -> list[datetime]:
+def list_times(text: str, count: int, start: datetime = MONDAY) -> list[datetime]:
     found: list[datetime] = []
-    expression = Expression.parse(text)
+    expression = CronExpression.parse(text)
     for _ in range(count):
-        moment = expression.after(found[-1] if found else start)
+        moment = expression.next_after(found[-1] if found else start)
         assert moment is not None
         found.append(moment)
     return found
 
 
-def days(text: str, count: int, start: datetime = MONDAY) -> list[str]:
-    return [f"{moment:%a %Y-%m-%d}" for moment in times(text, count, start)]
+def list_days(text: str, count: int, start: datetime = MONDAY) -> list[str]:
+    return [f"{moment:%a %Y-%m-%d}" for moment in list_times(text, count, start)]
 
 
 # ── Against others ──────────────────────────────────────────────────────────────────────────────
@@ -40,22 +40,26 @@ def test_random_expressions_are_next_when_croniter_says_so(part: int, count: int
     chance = random.Random(part)
     agreed = 0
     while agreed < count:
-        expression = drawn(chance)
+        expression = draw_expression(chance)
         start = datetime(2024, 1, 1) + timedelta(seconds=chance.randrange(6 * 365 * 86400))
         try:
-            expected = by_croniter(expression, start, 3)
+            expected = list_croniter_times(expression, start, 3)
         except CroniterBadDateError:
             with pytest.raises(ExpressionError):
-                Expression.parse(expression.ours())
+                CronExpression.parse(expression.to_our_dialect())
             continue
-        assert times(expression.ours(), 3, start) == expected, expression.ours()
+        assert list_times(expression.to_our_dialect(), 3, start) == expected, (
+            expression.to_our_dialect()
+        )
         agreed += 1
 
 
-def by_croniter(expression: Drawn, start: datetime, count: int) -> list[datetime]:
+def list_croniter_times(
+    expression: RandomExpression, start: datetime, count: int
+) -> list[datetime]:
     # croniter has no way to say that both days are meant but this one.
     found = croniter(
-        expression.croniters(),
+        expression.to_croniter(),
         start,
         day_or=False,
         second_at_beginning=True,
@@ -68,11 +72,13 @@ def by_croniter(expression: Drawn, start: datetime, count: int) -> list[datetime
 def test_random_expressions_are_next_on_the_day_that_looking_at_every_day_finds() -> None:
     chance = random.Random(7)
     for _ in range(300):
-        expression = drawn(chance)
+        expression = draw_expression(chance)
         start = datetime(2024, 1, 1) + timedelta(seconds=chance.randrange(6 * 365 * 86400))
-        expected = expression.after(start, days=800)
+        expected = expression.find_next(start, days=800)
         if expected is not None:
-            assert times(expression.ours(), 1, start) == [expected], expression.ours()
+            assert list_times(expression.to_our_dialect(), 1, start) == [expected], (
+                expression.to_our_dialect()
+            )
 
 
 @pytest.mark.req("cron.expression.witness")
@@ -80,11 +86,11 @@ def test_expressions_for_days_that_no_month_has_are_refused() -> None:
     chance = random.Random(3)
     refused = 0
     while refused < 20:
-        expression = drawn(chance)
+        expression = draw_expression(chance)
         if not expression.is_possible():
             refused += 1
             with pytest.raises(ExpressionError, match="none of its months has such a day"):
-                Expression.parse(expression.ours())
+                CronExpression.parse(expression.to_our_dialect())
 
 
 # ── The dialect ─────────────────────────────────────────────────────────────────────────────────
@@ -92,27 +98,27 @@ def test_expressions_for_days_that_no_month_has_are_refused() -> None:
 
 @pytest.mark.req("cron.expression.fields")
 def test_six_fields_begin_with_seconds() -> None:
-    assert times("30 15 9 * * *", 1) == [datetime(2026, 11, 17, 9, 15, 30)]
+    assert list_times("30 15 9 * * *", 1) == [datetime(2026, 11, 17, 9, 15, 30)]
 
 
 @pytest.mark.req("cron.expression.five")
 def test_five_fields_are_a_crontab_line_at_second_zero() -> None:
-    assert times("15 9 * * *", 1) == [datetime(2026, 11, 17, 9, 15, 0)]
-    assert Expression.parse("15 9 * * *") == Expression.parse("0 15 9 * * *")
+    assert list_times("15 9 * * *", 1) == [datetime(2026, 11, 17, 9, 15, 0)]
+    assert CronExpression.parse("15 9 * * *") == CronExpression.parse("0 15 9 * * *")
 
 
 @pytest.mark.req("cron.expression.year")
 def test_a_seventh_field_is_the_year() -> None:
-    found = times("0 0 0 1 1 ? 2030,2032-2036/2", 4)
+    found = list_times("0 0 0 1 1 ? 2030,2032-2036/2", 4)
     assert [moment.year for moment in found] == [2030, 2032, 2034, 2036]
-    assert Expression.parse("0 0 0 1 1 ? 2030").after(datetime(2030, 1, 1)) is None
-    assert Expression.parse("* * * * * * 2020").after(MONDAY) is None
-    assert Expression.parse("0 0 0 * * * *") == Expression.parse("0 0 0 * * *")
+    assert CronExpression.parse("0 0 0 1 1 ? 2030").next_after(datetime(2030, 1, 1)) is None
+    assert CronExpression.parse("* * * * * * 2020").next_after(MONDAY) is None
+    assert CronExpression.parse("0 0 0 * * * *") == CronExpression.parse("0 0 0 * * *")
 
 
 @pytest.mark.req("cron.expression.year")
 def test_a_year_far_ahead_is_found_at_once() -> None:
-    assert times("* * * * * * 2099", 1) == [datetime(2099, 1, 1)]
+    assert list_times("* * * * * * 2099", 1) == [datetime(2099, 1, 1)]
 
 
 @pytest.mark.parametrize("number", range(7))
@@ -121,30 +127,30 @@ def test_days_of_the_week_are_counted_from_sunday_as_one_and_in_five_fields_from
     number: int,
 ) -> None:
     name = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")[number]
-    assert days(f"0 0 0 * * {number + 1}", 1)[0].startswith(name)
-    assert days(f"0 0 * * {number}", 1)[0].startswith(name)
-    assert days(f"0 0 0 * * {name}", 1)[0].startswith(name)
-    assert days(f"0 0 * * {name}", 1)[0].startswith(name)
+    assert list_days(f"0 0 0 * * {number + 1}", 1)[0].startswith(name)
+    assert list_days(f"0 0 * * {number}", 1)[0].startswith(name)
+    assert list_days(f"0 0 0 * * {name}", 1)[0].startswith(name)
+    assert list_days(f"0 0 * * {name}", 1)[0].startswith(name)
 
 
 @pytest.mark.req("cron.expression.weekdays")
 def test_seven_is_saturday_in_six_fields_and_sunday_in_five() -> None:
-    assert days("0 0 0 * * 7", 1)[0].startswith("Sat")
-    assert days("0 0 * * 7", 1)[0].startswith("Sun")
+    assert list_days("0 0 0 * * 7", 1)[0].startswith("Sat")
+    assert list_days("0 0 * * 7", 1)[0].startswith("Sun")
     with pytest.raises(ExpressionError, match=r"day of the week 0 is not within 1-7 \(SUN is 1\)"):
-        Expression.parse("0 0 0 * * 0")
+        CronExpression.parse("0 0 0 * * 0")
 
 
 @pytest.mark.parametrize("text", ["0 0 0 * * FRI-SUN", "0 0 * * 5-7", "0 0 * * fri-sun"])
 @pytest.mark.req("cron.expression.weekdays")
 def test_a_range_of_days_may_go_over_the_end_of_the_week(text: str) -> None:
-    assert [day[:3] for day in days(text, 4)] == ["Fri", "Sat", "Sun", "Fri"]
+    assert [day[:3] for day in list_days(text, 4)] == ["Fri", "Sat", "Sun", "Fri"]
 
 
 @pytest.mark.req("cron.expression.and")
 def test_a_day_must_be_right_in_the_month_and_in_the_week() -> None:
-    assert days("0 0 0 13 * FRI", 3) == ["Fri 2027-08-13", "Fri 2028-10-13", "Fri 2029-04-13"]
-    assert days("0 0 13 * 5", 3) == days("0 0 0 13 * FRI", 3)
+    assert list_days("0 0 0 13 * FRI", 3) == ["Fri 2027-08-13", "Fri 2028-10-13", "Fri 2029-04-13"]
+    assert list_days("0 0 13 * 5", 3) == list_days("0 0 0 13 * FRI", 3)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +170,20 @@ def test_a_day_must_be_right_in_the_month_and_in_the_week() -> None:
 )
 @pytest.mark.req("cron.expression.items")
 def test_names_lists_ranges_steps_and_question_marks_mean_numbers(text: str, expected: str) -> None:
-    assert Expression.parse(text) == Expression.parse(expected)
+    assert CronExpression.parse(text) == CronExpression.parse(expected)
 
 
 @pytest.mark.req("cron.expression.month_ends")
 def test_the_last_day_of_the_month_is_l_and_its_last_weekday_lw() -> None:
     start = datetime(2028, 1, 30)
-    assert days("0 0 0 L * *", 4, start) == [
+    assert list_days("0 0 0 L * *", 4, start) == [
         "Mon 2028-01-31",
         "Tue 2028-02-29",
         "Fri 2028-03-31",
         "Sun 2028-04-30",
     ]
-    assert days("0 0 0 LW * *", 4, start)[-1] == "Fri 2028-04-28"
-    assert days("0 0 0 31 * *", 3, datetime(2027, 1, 31, 1)) == [
+    assert list_days("0 0 0 LW * *", 4, start)[-1] == "Fri 2028-04-28"
+    assert list_days("0 0 0 31 * *", 3, datetime(2027, 1, 31, 1)) == [
         "Wed 2027-03-31",
         "Mon 2027-05-31",
         "Sat 2027-07-31",
@@ -186,16 +192,26 @@ def test_the_last_day_of_the_month_is_l_and_its_last_weekday_lw() -> None:
 
 @pytest.mark.req("cron.expression.month_ends")
 def test_the_second_monday_and_the_last_friday_can_be_said() -> None:
-    assert days("0 0 0 * * MON#2", 2) == ["Mon 2026-12-14", "Mon 2027-01-11"]
-    assert days("0 0 0 * * 2#2", 2) == days("0 0 * * 1#2", 2) == days("0 0 0 * * MON#2", 2)
-    assert days("0 0 0 * * FRIL", 2) == ["Fri 2026-11-27", "Fri 2026-12-25"]
-    assert days("0 0 0 * * 6L", 2) == days("0 0 * * 5L", 2) == days("0 0 0 * * FRIL", 2)
+    assert list_days("0 0 0 * * MON#2", 2) == ["Mon 2026-12-14", "Mon 2027-01-11"]
+    assert (
+        list_days("0 0 0 * * 2#2", 2)
+        == list_days("0 0 * * 1#2", 2)
+        == list_days("0 0 0 * * MON#2", 2)
+    )
+    assert list_days("0 0 0 * * FRIL", 2) == ["Fri 2026-11-27", "Fri 2026-12-25"]
+    assert (
+        list_days("0 0 0 * * 6L", 2) == list_days("0 0 * * 5L", 2) == list_days("0 0 0 * * FRIL", 2)
+    )
 
 
 @pytest.mark.req("cron.expression.leap_day")
 def test_the_leap_day_comes_when_there_is_one() -> None:
-    assert [m.year for m in times("0 0 0 29 2 *", 3, datetime(2095, 1, 1))] == [2096, 2104, 2108]
-    assert days("0 0 0 29 2 MON", 1, datetime(2025, 1, 1)) == ["Mon 2044-02-29"]
+    assert [m.year for m in list_times("0 0 0 29 2 *", 3, datetime(2095, 1, 1))] == [
+        2096,
+        2104,
+        2108,
+    ]
+    assert list_days("0 0 0 29 2 MON", 1, datetime(2025, 1, 1)) == ["Mon 2044-02-29"]
 
 
 @pytest.mark.parametrize("name", NICKNAMES)
@@ -210,7 +226,7 @@ def test_nicknames_are_expressions(name: str) -> None:
         "@midnight": datetime(2026, 11, 17),
         "@hourly": datetime(2026, 11, 16, 13),
     }
-    assert times(f" {name.upper()} ", 1) == [expected[name]]
+    assert list_times(f" {name.upper()} ", 1) == [expected[name]]
 
 
 @pytest.mark.parametrize(
@@ -245,18 +261,18 @@ def test_nicknames_are_expressions(name: str) -> None:
 @pytest.mark.req("cron.expression.complaints")
 def test_what_is_wrong_is_said_with_the_field_it_is_in(text: str, complaint: str) -> None:
     with pytest.raises(ExpressionError, match=complaint):
-        Expression.parse(text)
+        CronExpression.parse(text)
 
 
 @given(st.text(alphabet="0123456789*/,-?#@LWMONSUNJAN ", max_size=40) | st.text(max_size=40))
 @pytest.mark.req("cron.expression.complaints")
 def test_any_text_is_an_expression_or_is_refused_with_a_sentence(text: str) -> None:
     try:
-        found = Expression.parse(text)
+        found = CronExpression.parse(text)
     except ExpressionError as error:
         sentence = str(error)
     else:
         sentence = "it is one"
-        if found.after(MONDAY) is not None and not found.years:
-            assert all(one < later for one, later in pairwise(times(text, 3)))
+        if found.next_after(MONDAY) is not None and not found.years:
+            assert all(one < later for one, later in pairwise(list_times(text, 3)))
     assert sentence

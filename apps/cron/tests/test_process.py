@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from apps.cron.tests.command import called, running
-from apps.cron.tests.peer import PATIENCE, Peer, cron, serving, write
-from tests.daemon.served import served
+from apps.cron.tests.command import run_cron, start_cron
+from apps.cron.tests.peer import (
+    PATIENCE,
+    FakeCronDaemon,
+    make_entry_text,
+    serve_daemon,
+    write_crons,
+)
+from tests.daemon.served import run_daemon
 from tests.model_server import model_server
 
 EVERY_SECOND = "* * * * * *"
@@ -20,92 +26,94 @@ async def test_an_agent_of_a_real_daemon_is_told_and_answers_also_after_a_restar
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
-        async with served(tmp_path, model) as daemon:
+        async with run_daemon(tmp_path, model) as daemon:
             home = daemon.home
-        write(home, cron(1, EVERY_SECOND, message="!say ahoy"))
-        async with running(home) as program:
+        write_crons(home, make_entry_text(1, EVERY_SECOND, message="!say ahoy"))
+        async with start_cron(home) as program:
             for _ in range(2):
-                await program.until("no daemon answers in")
-                async with served(tmp_path, model) as daemon, daemon.client() as client:
-                    await program.until("cron 1 (a message to crab): done")
+                await program.wait_for_line("no daemon answers in")
+                async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
+                    await program.wait_for_line("cron 1 (a message to crab): done")
                     (found,) = (await client.list_conversations()).conversations
                     assert (found.agent, found.sender) == ("crab", "cron")
-                    asked, answer = daemon.kept()[:2]
+                    asked, answer = daemon.read_messages()[:2]
                     assert (asked["role"], asked["text"]) == ("user", "!say ahoy")
                     assert (answer["role"], answer["text"]) == ("assistant", "ahoy")
-            assert await program.end(signal.SIGTERM) == 0
+            assert await program.stop_with(signal.SIGTERM) == 0
 
 
 @pytest.mark.req("cron.fire.message")
 async def test_a_skill_is_what_the_agent_is_told(tmp_path: Path) -> None:
-    async with served(tmp_path, hooks={}) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         skill = daemon.home / "skills" / "tides" / "SKILL.md"
         skill.parent.mkdir(parents=True)
         skill.write_text("---\nname: tides\ndescription: Tides.\n---\nIt is low water.\n")
         await client.reload()
-        write(daemon.home, cron(1, EVERY_SECOND, skill="tides"))
-        async with running(daemon.home) as program:
-            await program.until("cron 1 (/tides to crab): done")
-        assert "It is low water." in daemon.kept()[0]["text"]
+        write_crons(daemon.home, make_entry_text(1, EVERY_SECOND, skill="tides"))
+        async with start_cron(daemon.home) as program:
+            await program.wait_for_line("cron 1 (/tides to crab): done")
+        assert "It is low water." in daemon.read_messages()[0]["text"]
 
 
 @pytest.mark.req("cron.reload.changes")
 async def test_a_file_is_taken_up_whether_it_is_edited_in_place_or_replaced(home: Path) -> None:
-    peer = Peer()
-    path = write(home, cron(1, "@yearly"))
-    async with serving(peer, home), running(home) as program:
+    peer = FakeCronDaemon()
+    path = write_crons(home, make_entry_text(1, "@yearly"))
+    async with serve_daemon(peer, home), start_cron(home) as program:
         # In place, and not one byte longer.
         with path.open("r+") as file:
-            file.write(cron(1, "@yearly").replace("@yearly", "@hourly"))
-        await program.until("has changed: 1 entries")
+            file.write(make_entry_text(1, "@yearly").replace("@yearly", "@hourly"))
+        await program.wait_for_line("has changed: 1 entries")
         new = path.with_name("new.toml")
-        new.write_text(cron(2, EVERY_SECOND))
+        new.write_text(make_entry_text(2, EVERY_SECOND))
         new.replace(path)
-        await program.until("has changed: 1 entries")
-        await peer.until(lambda: "/s2" in peer.contents)
+        await program.wait_for_line("has changed: 1 entries")
+        await peer.wait_until(lambda: "/s2" in peer.contents)
         path.unlink()
-        await program.until("has changed: 0 entries")
-        write(home, cron(3, EVERY_SECOND))
-        await program.until("has changed: 1 entries")
-        await peer.until(lambda: "/s3" in peer.contents)
+        await program.wait_for_line("has changed: 0 entries")
+        write_crons(home, make_entry_text(3, EVERY_SECOND))
+        await program.wait_for_line("has changed: 1 entries")
+        await peer.wait_until(lambda: "/s3" in peer.contents)
     assert "/s1" not in peer.contents
 
 
 @pytest.mark.req("cron.reload.changes")
 @pytest.mark.clock
 async def test_a_change_is_fired_by_within_two_seconds_and_a_tick(home: Path) -> None:
-    peer = Peer()
-    write(home, "")
-    async with serving(peer, home), running(home):
+    peer = FakeCronDaemon()
+    write_crons(home, "")
+    async with serve_daemon(peer, home), start_cron(home):
         before = time.monotonic()
-        write(home, cron(1, EVERY_SECOND))
-        await peer.until(lambda: bool(peer.asked))
+        write_crons(home, make_entry_text(1, EVERY_SECOND))
+        await peer.wait_until(lambda: bool(peer.requests))
         assert time.monotonic() - before < 3
 
 
 @pytest.mark.req("cron.reload.mistake")
 async def test_a_mistake_is_logged_with_its_line_and_what_ran_goes_on(home: Path) -> None:
-    peer = Peer()
-    path = write(home, cron(1, EVERY_SECOND))
-    async with serving(peer, home), running(home) as program:
-        write(home, "[[cron]]\nid = 1\nschedule = ")
-        line = await program.until("what ran before goes on")
+    peer = FakeCronDaemon()
+    path = write_crons(home, make_entry_text(1, EVERY_SECOND))
+    async with serve_daemon(peer, home), start_cron(home) as program:
+        write_crons(home, "[[cron]]\nid = 1\nschedule = ")
+        line = await program.wait_for_line("what ran before goes on")
         assert f"{path}, line 3: " in line
-        count = len(peer.asked)
-        await peer.until(lambda: len(peer.asked) > count)
+        count = len(peer.requests)
+        await peer.wait_until(lambda: len(peer.requests) > count)
 
 
 @pytest.mark.req("cron.once.comments")
 async def test_what_is_for_once_is_fired_once_and_comments_stay(home: Path) -> None:
-    peer = Peer()
-    kept = f"# Mine.\n\n# Daily.\n{cron(1, '@yearly')}"
-    path = write(home, f"{kept}# Soon.\n{cron(2, EVERY_SECOND, once=True)}# The end.\n")
-    async with serving(peer, home), running(home) as program:
-        await program.until("cron 2 (/s2 to crab): done")
+    peer = FakeCronDaemon()
+    kept = f"# Mine.\n\n# Daily.\n{make_entry_text(1, '@yearly')}"
+    path = write_crons(
+        home, f"{kept}# Soon.\n{make_entry_text(2, EVERY_SECOND, once=True)}# The end.\n"
+    )
+    async with serve_daemon(peer, home), start_cron(home) as program:
+        await program.wait_for_line("cron 2 (/s2 to crab): done")
         assert path.read_text() == f"{kept}# Soon.\n# The end.\n"
-        write(home, path.read_text() + cron(3, EVERY_SECOND))
-        await peer.until(lambda: peer.contents.count("/s3") == 2)
-        assert await program.end(signal.SIGTERM) == 0
+        write_crons(home, path.read_text() + make_entry_text(3, EVERY_SECOND))
+        await peer.wait_until(lambda: peer.contents.count("/s3") == 2)
+        assert await program.stop_with(signal.SIGTERM) == 0
     assert peer.contents.count("/s2") == 1
     assert [one.name for one in path.parent.iterdir()] == ["crons.toml"]
 
@@ -116,18 +124,18 @@ async def test_what_is_for_once_is_fired_once_and_comments_stay(home: Path) -> N
 async def test_a_signal_ends_it_at_once_and_without_a_complaint(
     home: Path, number: signal.Signals
 ) -> None:
-    peer = Peer()
-    peer.finish.clear()
-    write(home, cron(1, EVERY_SECOND))
-    async with serving(peer, home), running(home) as program:
-        await program.until("fired")
+    peer = FakeCronDaemon()
+    peer.may_finish.clear()
+    write_crons(home, make_entry_text(1, EVERY_SECOND))
+    async with serve_daemon(peer, home), start_cron(home) as program:
+        await program.wait_for_line("fired")
         before = time.monotonic()
-        assert await program.end(number) == 0
+        assert await program.stop_with(number) == 0
         assert time.monotonic() - before < 2
         assert not any("Traceback" in line or "ERROR" in line for line in program.lines)
-        await peer.until(lambda: peer.at_once == 0)
-        async with running(home) as again:
-            await again.until("fired")
+        await peer.wait_until(lambda: peer.running_turns == 0)
+        async with start_cron(home) as again:
+            await again.wait_for_line("fired")
 
 
 @pytest.mark.req("cron.stop.detached")
@@ -140,46 +148,46 @@ async def test_a_turn_that_was_begun_goes_on_when_it_is_stopped(tmp_path: Path) 
         await may_end.wait()
         return "slept well"
 
-    async with served(tmp_path, tools={"slow": slow}) as daemon:
-        write(daemon.home, cron(1, EVERY_SECOND, message="!tool slow {}"))
-        async with running(daemon.home) as program, asyncio.timeout(PATIENCE):
+    async with run_daemon(tmp_path, tools={"slow": slow}) as daemon:
+        write_crons(daemon.home, make_entry_text(1, EVERY_SECOND, message="!tool slow {}"))
+        async with start_cron(daemon.home) as program, asyncio.timeout(PATIENCE):
             await going.wait()
-            assert await program.end(signal.SIGTERM) == 0
+            assert await program.stop_with(signal.SIGTERM) == 0
             may_end.set()
-            while not any("slept well" in str(message) for message in daemon.kept()):
+            while not any("slept well" in str(message) for message in daemon.read_messages()):
                 await asyncio.sleep(0.01)
 
 
 @pytest.mark.req("cron.program")
 async def test_a_second_one_in_the_same_home_says_so_and_ends(home: Path) -> None:
-    async with running(home) as program:
-        said = await called("run", "--home", home)
+    async with start_cron(home) as program:
+        said = await run_cron("run", "--home", home)
         assert said.code == 1
         pid = program.process.pid
         assert said.err == (
             f"crabtalk-cron: cron already runs in {home} (pid {pid}); stop it first\n"
         )
-        assert await program.end(signal.SIGTERM) == 0
+        assert await program.stop_with(signal.SIGTERM) == 0
 
 
 @pytest.mark.req("cron.program")
 async def test_one_that_was_killed_is_in_nobodys_way_and_its_leftovers_go(home: Path) -> None:
-    write(home, cron(1, EVERY_SECOND))
-    async with running(home) as program:
+    write_crons(home, make_entry_text(1, EVERY_SECOND))
+    async with start_cron(home) as program:
         left = home / "config" / f".crons.toml.{program.process.pid}.new"
         left.write_text("half")
-        await program.end(signal.SIGKILL)
-    async with running(home):
+        await program.stop_with(signal.SIGKILL)
+    async with start_cron(home):
         assert not left.exists()
 
 
 @pytest.mark.req("cron.log")
 async def test_what_happens_is_in_the_log_file_and_no_message_is(home: Path) -> None:
-    peer = Peer()
-    write(home, cron(1, EVERY_SECOND, message="the word is periwinkle"))
-    async with serving(peer, home), running(home) as program:
-        await program.until("done")
-        await program.end(signal.SIGTERM)
+    peer = FakeCronDaemon()
+    write_crons(home, make_entry_text(1, EVERY_SECOND, message="the word is periwinkle"))
+    async with serve_daemon(peer, home), start_cron(home) as program:
+        await program.wait_for_line("done")
+        await program.stop_with(signal.SIGTERM)
     text = (home / "logs" / "cron.log").read_text()
     assert "cron 1 (a message to crab): fired" in text
     assert "periwinkle" not in text

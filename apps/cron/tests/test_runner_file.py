@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from apps.cron.tests.peer import PATIENCE, Peer, cron, serving, write
-from apps.cron.tests.told import NOON, UTC_ALL, Told, running, told
+from apps.cron.tests.peer import (
+    PATIENCE,
+    FakeCronDaemon,
+    make_entry_text,
+    serve_daemon,
+    write_crons,
+)
+from apps.cron.tests.told import NOON, UTC_ALL, LogRecorder, start_runner, told
 from crabtalk_cron import runner as module
 
 __all__ = ["told"]
@@ -14,89 +20,99 @@ __all__ = ["told"]
 
 @pytest.mark.req("cron.once.removed")
 async def test_what_is_for_once_is_taken_out_of_the_file_when_its_turn_has_begun(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
-    peer.finish.clear()
-    text = f"# One.\n{cron(1)}# Two.\n{cron(2, once=True)}# Three.\n{cron(3, '@yearly')}"
-    async with serving(peer, home), running(home, text) as clock:
+    peer = FakeCronDaemon()
+    peer.may_finish.clear()
+    text = (
+        f"# One.\n{make_entry_text(1)}# Two.\n{make_entry_text(2, once=True)}"
+        f"# Three.\n{make_entry_text(3, '@yearly')}"
+    )
+    async with serve_daemon(peer, home), start_runner(home, text) as clock:
         path = home / "config" / "crons.toml"
         path.chmod(0o640)
-        await clock.move(NOON + 60)
-        await told.until("cron 2 (/s2 to crab): fired")
+        await clock.set_time(NOON + 60)
+        await told.wait_for_line("cron 2 (/s2 to crab): fired")
         async with asyncio.timeout(PATIENCE):
             while "id = 2" in path.read_text():
                 await asyncio.sleep(0.01)
-        assert (
-            path.read_text() == f"{UTC_ALL}# One.\n{cron(1)}# Two.\n# Three.\n{cron(3, '@yearly')}"
+        assert path.read_text() == (
+            f"{UTC_ALL}# One.\n{make_entry_text(1)}# Two.\n"
+            f"# Three.\n{make_entry_text(3, '@yearly')}"
         )
         assert path.stat().st_mode & 0o777 == 0o640
-        peer.finish.set()
-        await told.until("cron 2 (/s2 to crab): done")
-        await clock.move(NOON + 120)
-        await peer.until(lambda: peer.contents.count("/s1") == 2)
+        peer.may_finish.set()
+        await told.wait_for_line("cron 2 (/s2 to crab): done")
+        await clock.set_time(NOON + 120)
+        await peer.wait_until(lambda: peer.contents.count("/s1") == 2)
     assert peer.contents.count("/s2") == 1
 
 
 @pytest.mark.req("cron.once.removed")
 async def test_what_is_for_once_waits_for_a_daemon_and_for_an_agent(
-    home: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+    home: Path, told: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TOO_LATE", 0.0)
     path = home / "config" / "crons.toml"
-    text = cron(1, once=True, agent="nobody")
-    peer = Peer()
-    async with running(home, text) as clock:
-        await clock.move(NOON + 60)
-        await told.until("no daemon answers")
-        async with serving(peer, home):
-            await clock.move(NOON + 120)
-            await told.until("no agent is called")
+    text = make_entry_text(1, once=True, agent="nobody")
+    peer = FakeCronDaemon()
+    async with start_runner(home, text) as clock:
+        await clock.set_time(NOON + 60)
+        await told.wait_for_line("no daemon answers")
+        async with serve_daemon(peer, home):
+            await clock.set_time(NOON + 120)
+            await told.wait_for_line("no agent is called")
         assert path.read_text() == UTC_ALL + text
 
 
 @pytest.mark.req("cron.once.removed")
-async def test_what_cannot_be_taken_out_is_fired_once_all_the_same(home: Path, told: Told) -> None:
-    peer = Peer()
+async def test_what_cannot_be_taken_out_is_fired_once_all_the_same(
+    home: Path, told: LogRecorder
+) -> None:
+    peer = FakeCronDaemon()
     text = 'cron = [{id = 1, schedule = "0 * * * * *", agent = "crab", skill = "s1", once = true}]'
-    async with serving(peer, home), running(home, text) as clock:
-        await clock.move(NOON + 60)
-        await told.until("take it out yourself, or it is fired again after a restart")
-        await told.until("cron 1 (/s1 to crab): done")
+    async with serve_daemon(peer, home), start_runner(home, text) as clock:
+        await clock.set_time(NOON + 60)
+        await told.wait_for_line("take it out yourself, or it is fired again after a restart")
+        await told.wait_for_line("cron 1 (/s1 to crab): done")
         # The file is taken up again, and the entry in it is known to be spent.
-        write(home, f"{UTC_ALL}# Still here.\n{text}\n{cron(2)}".replace("[[cron]]", "[x]"))
-        await told.until("x means nothing here")
-        await clock.move(NOON + 120)
-        await clock.move(NOON + 180)
+        write_crons(
+            home, f"{UTC_ALL}# Still here.\n{text}\n{make_entry_text(2)}".replace("[[cron]]", "[x]")
+        )
+        await told.wait_for_line("x means nothing here")
+        await clock.set_time(NOON + 120)
+        await clock.set_time(NOON + 180)
     assert peer.contents == ["/s1"]
 
 
 @pytest.mark.req("cron.once.removed")
 async def test_a_file_in_which_the_entry_was_changed_meanwhile_is_left_alone(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
-    peer.begin.clear()
-    async with serving(peer, home), running(home, cron(1, once=True)) as clock:
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.asked) == 1)
-        changed = UTC_ALL + cron(1, "@yearly", once=True)
-        path = write(home, changed)
-        peer.begin.set()
-        await told.until("cron 1 (/s1 to crab): done")
+    peer = FakeCronDaemon()
+    peer.may_begin.clear()
+    async with serve_daemon(peer, home), start_runner(home, make_entry_text(1, once=True)) as clock:
+        await clock.set_time(NOON + 60)
+        await peer.wait_until(lambda: len(peer.requests) == 1)
+        changed = UTC_ALL + make_entry_text(1, "@yearly", once=True)
+        path = write_crons(home, changed)
+        peer.may_begin.set()
+        await told.wait_for_line("cron 1 (/s1 to crab): done")
         assert path.read_text() == changed
 
 
 @pytest.mark.req("cron.once.removed")
-async def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path, told: Told) -> None:
-    peer = Peer()
+async def test_a_link_to_the_file_stays_a_link(
+    home: Path, tmp_path: Path, told: LogRecorder
+) -> None:
+    peer = FakeCronDaemon()
     real = tmp_path / "dotfiles.toml"
-    link = write(home, "")
+    link = write_crons(home, "")
     link.unlink()
     link.symlink_to(real)
-    async with serving(peer, home), running(home, cron(1, once=True)) as clock:
-        await clock.move(NOON + 60)
-        await told.until("cron 1 (/s1 to crab): done")
+    async with serve_daemon(peer, home), start_runner(home, make_entry_text(1, once=True)) as clock:
+        await clock.set_time(NOON + 60)
+        await told.wait_for_line("cron 1 (/s1 to crab): done")
     assert link.is_symlink()
     assert real.read_text() == UTC_ALL
 
@@ -104,70 +120,78 @@ async def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path, told:
 @pytest.mark.req("cron.reload.changes")
 @pytest.mark.clock
 async def test_an_entry_that_is_changed_in_place_is_taken_up_within_two_seconds(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
+    peer = FakeCronDaemon()
     loop = asyncio.get_running_loop()
-    async with serving(peer, home), running(home, cron(1, "0 0 * * * *")) as clock:
+    async with (
+        serve_daemon(peer, home),
+        start_runner(home, make_entry_text(1, "0 0 * * * *")) as clock,
+    ):
         before = loop.time()
-        write(home, UTC_ALL + cron(1, "0 1 * * * *"))
-        await told.until("has changed: 1 entries")
+        write_crons(home, UTC_ALL + make_entry_text(1, "0 1 * * * *"))
+        await told.wait_for_line("has changed: 1 entries")
         assert loop.time() - before < 2
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
+        await clock.set_time(NOON + 60)
+        await peer.wait_until(lambda: len(peer.ended_contents) == 1)
 
 
 @pytest.mark.req("cron.reload.mistake")
 async def test_a_mistake_in_the_file_keeps_what_runs_and_names_the_line(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
-    async with serving(peer, home), running(home, cron(1)) as clock:
-        write(home, UTC_ALL + cron(1, "0 0 * * * *") + cron(2, "0 99 * * * *"))
-        await told.until("line 11: schedule '0 99 * * * *': minute 99 is not within 0-59")
-        write(home, UTC_ALL + cron(1, "0 0 * * * *") + "[[cron\n")
-        await told.until("line 9: ")
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
-        write(home, UTC_ALL + cron(3))
-        await told.until("has changed: 1 entries")
-        await clock.move(NOON + 120)
-        await peer.until(lambda: len(peer.ended) == 2)
+    peer = FakeCronDaemon()
+    async with serve_daemon(peer, home), start_runner(home, make_entry_text(1)) as clock:
+        write_crons(
+            home, UTC_ALL + make_entry_text(1, "0 0 * * * *") + make_entry_text(2, "0 99 * * * *")
+        )
+        await told.wait_for_line("line 11: schedule '0 99 * * * *': minute 99 is not within 0-59")
+        write_crons(home, UTC_ALL + make_entry_text(1, "0 0 * * * *") + "[[cron\n")
+        await told.wait_for_line("line 9: ")
+        await clock.set_time(NOON + 60)
+        await peer.wait_until(lambda: len(peer.ended_contents) == 1)
+        write_crons(home, UTC_ALL + make_entry_text(3))
+        await told.wait_for_line("has changed: 1 entries")
+        await clock.set_time(NOON + 120)
+        await peer.wait_until(lambda: len(peer.ended_contents) == 2)
     assert peer.contents == ["/s1", "/s3"]
 
 
 @pytest.mark.req("cron.reload.mistake")
 async def test_at_the_start_entries_without_a_mistake_run_beside_one_with(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
-    async with serving(peer, home), running(home, cron(1, "never") + cron(2)) as clock:
+    peer = FakeCronDaemon()
+    async with (
+        serve_daemon(peer, home),
+        start_runner(home, make_entry_text(1, "never") + make_entry_text(2)) as clock,
+    ):
         assert any("line 5: schedule 'never'" in line for line in told.lines)
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.ended) == 1)
+        await clock.set_time(NOON + 60)
+        await peer.wait_until(lambda: len(peer.ended_contents) == 1)
     assert peer.contents == ["/s2"]
 
 
 @pytest.mark.req("cron.reload.mistake")
 async def test_a_file_of_which_nothing_can_be_used_is_said_to_run_nothing(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    async with running(home, "[[cron]\n"):
+    async with start_runner(home, "[[cron]\n"):
         assert any("line 3: " in line and "nothing runs until" in line for line in told.lines)
 
 
 @pytest.mark.req("cron.reload.changes")
 async def test_an_entry_that_was_removed_while_it_waited_is_not_fired(
-    home: Path, told: Told
+    home: Path, told: LogRecorder
 ) -> None:
-    peer = Peer()
-    peer.finish.clear()
-    text = "at_once = 1\n\n" + cron(1)
-    async with serving(peer, home), running(home, text + cron(2)) as clock:
-        await clock.move(NOON + 60)
-        await peer.until(lambda: len(peer.asked) == 1)
-        write(home, UTC_ALL + text)
-        await told.until("has changed: 1 entries")
-        peer.finish.set()
-        await told.until("cron 2 (/s2 to crab): changed or removed before it was fired")
+    peer = FakeCronDaemon()
+    peer.may_finish.clear()
+    text = "at_once = 1\n\n" + make_entry_text(1)
+    async with serve_daemon(peer, home), start_runner(home, text + make_entry_text(2)) as clock:
+        await clock.set_time(NOON + 60)
+        await peer.wait_until(lambda: len(peer.requests) == 1)
+        write_crons(home, UTC_ALL + text)
+        await told.wait_for_line("has changed: 1 entries")
+        peer.may_finish.set()
+        await told.wait_for_line("cron 2 (/s2 to crab): changed or removed before it was fired")
     assert peer.contents == ["/s1"]

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from crabtalk_cron.expression import Expression
-from crabtalk_cron.schedule import Quiet, Schedule
-from crabtalk_cron.zones import LOCAL, zone_called
+from crabtalk_cron.expression import CronExpression
+from crabtalk_cron.schedule import CronSchedule, QuietHours
+from crabtalk_cron.zones import LOCAL_ZONE, find_zone
 
 # The day before clocks are turned forward, and back. In Lord Howe it is by half an hour, in
 # Santiago at midnight.
@@ -24,37 +24,39 @@ TURNS = [
 DAYS = [(zone, day) for zone, *days in TURNS for day in days]
 
 
-def schedule(text: str, zone: str = "UTC", quiet: tuple[str, str] | None = None) -> Schedule:
-    hours = Quiet(*map(time.fromisoformat, quiet)) if quiet else None
-    return Schedule(Expression.parse(text), zone_called(zone), hours)
+def make_schedule(
+    text: str, zone: str = "UTC", quiet: tuple[str, str] | None = None
+) -> CronSchedule:
+    hours = QuietHours(*map(time.fromisoformat, quiet)) if quiet else None
+    return CronSchedule(CronExpression.parse(text), find_zone(zone), hours)
 
 
-def moment_of(day: datetime, zone: str) -> float:
+def to_moment(day: datetime, zone: str) -> float:
     return day.replace(tzinfo=ZoneInfo(zone)).timestamp()
 
 
-def shown(found: Schedule, day: datetime, zone: str, days: int = 3) -> list[str]:
+def list_shown_times(found: CronSchedule, day: datetime, zone: str, days: int = 3) -> list[str]:
     """What clocks show whenever it ticks, quiet times left out."""
-    start, end = moment_of(day, zone) - 1, moment_of(day + timedelta(days=days), zone)
+    start, end = to_moment(day, zone) - 1, to_moment(day + timedelta(days=days), zone)
     moments = []
-    for tick in found.ticks(start):
+    for tick in found.iterate_ticks(start):
         if tick.moment >= end:
             break
         moments.append(datetime.fromtimestamp(tick.moment, ZoneInfo(zone)))
     return [f"{moment:%d %H:%M %z}" for moment in moments]
 
 
-def minutes(day: datetime, zone: str, days: int = 3) -> list[tuple[float, datetime]]:
+def list_minutes(day: datetime, zone: str, days: int = 3) -> list[tuple[float, datetime]]:
     """Every minute as it passes, and what clocks show then."""
-    start, end = moment_of(day, zone), moment_of(day + timedelta(days=days), zone)
+    start, end = to_moment(day, zone), to_moment(day + timedelta(days=days), zone)
     passing = range(int(start), int(end), 60)
     return [(m, datetime.fromtimestamp(m, ZoneInfo(zone)).replace(tzinfo=None)) for m in passing]
 
 
-MINUTES = {(zone, day): minutes(day, zone) for zone, day in DAYS}
+MINUTES = {(zone, day): list_minutes(day, zone) for zone, day in DAYS}
 
 
-def expected(text: str, day: datetime, zone: str) -> list[float]:
+def find_expected_moments(text: str, day: datetime, zone: str) -> list[float]:
     """The rule of docs/cron.md, found by looking at every minute."""
     minute_of, hour_of = (set(map(int, word.split(","))) for word in text.split()[1:3])
     passing = MINUTES[zone, day]
@@ -81,13 +83,13 @@ def test_every_minute_around_a_turn_of_the_clock_is_as_the_rule_says(
         hours = chance.choice((1, 2, 3, 12, 24))
         hour_of = sorted(chance.sample(range(4), min(hours, 4)) if hours < 24 else range(24))
         text = f"0 {','.join(map(str, minute_of))} {','.join(map(str, hour_of))} * * *"
-        planned = schedule(text, zone)
+        planned = make_schedule(text, zone)
         found = []
-        moment, end = moment_of(day, zone) - 1, moment_of(day + timedelta(days=3), zone)
-        while (tick := planned.after(moment)) is not None and tick.moment < end:
+        moment, end = to_moment(day, zone) - 1, to_moment(day + timedelta(days=3), zone)
+        while (tick := planned.next_after(moment)) is not None and tick.moment < end:
             moment = tick.moment
             found.append(moment)
-        assert found == expected(text, day, zone), text
+        assert found == find_expected_moments(text, day, zone), text
 
 
 @pytest.mark.parametrize(("zone", "day"), DAYS)
@@ -97,10 +99,10 @@ def test_set_times_are_where_cronsim_has_those_of_a_crontab(zone: str, day: date
     for _ in range(100):
         text = f"{chance.randrange(60)} {chance.randrange(4)},{chance.randrange(24)} * * *"
         search = CronSim(text, day.replace(tzinfo=ZoneInfo(zone)))
-        planned = schedule(text, zone)
-        moment = moment_of(day, zone)
+        planned = make_schedule(text, zone)
+        moment = to_moment(day, zone)
         for _ in range(6):
-            tick = planned.after(moment)
+            tick = planned.next_after(moment)
             assert tick is not None
             moment = tick.moment
             assert moment == next(search).timestamp(), text
@@ -108,12 +110,16 @@ def test_set_times_are_where_cronsim_has_those_of_a_crontab(zone: str, day: date
 
 @pytest.mark.req("cron.schedule.dst")
 def test_a_time_that_is_left_out_comes_when_the_clock_is_turned() -> None:
-    found = shown(schedule("0 30 2 * * *", "Europe/Berlin"), datetime(2027, 3, 27), "Europe/Berlin")
+    found = list_shown_times(
+        make_schedule("0 30 2 * * *", "Europe/Berlin"), datetime(2027, 3, 27), "Europe/Berlin"
+    )
     assert found == ["27 02:30 +0100", "28 03:00 +0200", "29 02:30 +0200"]
-    many = schedule("0 */10 2 * * *", "Europe/Berlin")
-    assert shown(many, datetime(2027, 3, 28), "Europe/Berlin", days=1) == ["28 03:00 +0200"]
-    midnight = schedule("@daily", "America/Santiago")
-    assert shown(midnight, datetime(2026, 9, 5), "America/Santiago") == [
+    many = make_schedule("0 */10 2 * * *", "Europe/Berlin")
+    assert list_shown_times(many, datetime(2027, 3, 28), "Europe/Berlin", days=1) == [
+        "28 03:00 +0200"
+    ]
+    midnight = make_schedule("@daily", "America/Santiago")
+    assert list_shown_times(midnight, datetime(2026, 9, 5), "America/Santiago") == [
         "05 00:00 -0400",
         "06 01:00 -0300",
         "07 00:00 -0300",
@@ -122,29 +128,29 @@ def test_a_time_that_is_left_out_comes_when_the_clock_is_turned() -> None:
 
 @pytest.mark.req("cron.schedule.dst")
 def test_a_time_that_is_shown_twice_comes_once() -> None:
-    found = schedule("0 30 2 * * *", "Europe/Berlin")
-    assert shown(found, datetime(2026, 10, 24), "Europe/Berlin") == [
+    found = make_schedule("0 30 2 * * *", "Europe/Berlin")
+    assert list_shown_times(found, datetime(2026, 10, 24), "Europe/Berlin") == [
         "24 02:30 +0200",
         "25 02:30 +0200",
         "26 02:30 +0100",
     ]
     # Asked in the second of the two hours, it is the next day's turn.
     second = datetime(2026, 10, 25, 1, 10, tzinfo=UTC).timestamp()
-    tick = found.after(second)
+    tick = found.next_after(second)
     assert tick is not None
     assert datetime.fromtimestamp(tick.moment, UTC) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
 
 
 @pytest.mark.req("cron.schedule.dst")
 def test_what_is_for_every_hour_comes_every_hour_that_passes() -> None:
-    hourly = schedule("0 15 * * * *", "Europe/Berlin")
-    assert shown(hourly, datetime(2026, 10, 25), "Europe/Berlin", days=1)[1:5] == [
+    hourly = make_schedule("0 15 * * * *", "Europe/Berlin")
+    assert list_shown_times(hourly, datetime(2026, 10, 25), "Europe/Berlin", days=1)[1:5] == [
         "25 01:15 +0200",
         "25 02:15 +0200",
         "25 02:15 +0100",
         "25 03:15 +0100",
     ]
-    assert shown(hourly, datetime(2027, 3, 28), "Europe/Berlin", days=1)[1:3] == [
+    assert list_shown_times(hourly, datetime(2027, 3, 28), "Europe/Berlin", days=1)[1:3] == [
         "28 01:15 +0100",
         "28 03:15 +0200",
     ]
@@ -154,7 +160,7 @@ def test_what_is_for_every_hour_comes_every_hour_that_passes() -> None:
 def test_an_hour_of_the_day_is_that_of_the_zone() -> None:
     start = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
     for zone, hour in (("UTC", 9), ("Europe/Berlin", 7), ("Asia/Kolkata", 3)):
-        tick = schedule("0 0 9 * * *", zone).after(start)
+        tick = make_schedule("0 0 9 * * *", zone).next_after(start)
         assert tick is not None
         assert datetime.fromtimestamp(tick.moment, UTC).hour == hour
 
@@ -174,14 +180,14 @@ def test_without_a_zone_it_is_that_of_the_machine_also_when_clocks_are_turned(
     local_zone: str,
 ) -> None:
     for text in ("0 30 2 * * *", "@daily", "0 */20 * * * *", "0 45 1,2 * * *", "@hourly"):
-        here = Schedule(Expression.parse(text), LOCAL)
-        there = schedule(text, local_zone)
+        here = CronSchedule(CronExpression.parse(text), LOCAL_ZONE)
+        there = make_schedule(text, local_zone)
         for zone, day in DAYS:
             if zone == local_zone:
-                moment = moment_of(day, zone)
+                moment = to_moment(day, zone)
                 for _ in range(90):
-                    tick = here.after(moment)
-                    assert tick == there.after(moment)
+                    tick = here.next_after(moment)
+                    assert tick == there.next_after(moment)
                     assert tick is not None
                     moment = tick.moment
 
@@ -190,7 +196,7 @@ def test_without_a_zone_it_is_that_of_the_machine_also_when_clocks_are_turned(
 @pytest.mark.req("cron.schedule.tz")
 def test_what_is_no_zone_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is no time zone; write one like Europe/Berlin"):
-        zone_called(name)
+        find_zone(name)
 
 
 # ── Quiet hours ─────────────────────────────────────────────────────────────────────────────────
@@ -198,15 +204,15 @@ def test_what_is_no_zone_is_refused(name: str) -> None:
 
 @pytest.mark.req("cron.quiet.window")
 def test_quiet_hours_begin_with_their_start_and_end_before_their_end() -> None:
-    found = schedule("0 */30 * * * *", quiet=("12:30", "14:00"))
+    found = make_schedule("0 */30 * * * *", quiet=("12:30", "14:00"))
     day = datetime(2026, 11, 16, 12)
-    assert shown(found, day, "UTC", days=1)[:2] == ["16 12:00 +0000", "16 14:00 +0000"]
+    assert list_shown_times(found, day, "UTC", days=1)[:2] == ["16 12:00 +0000", "16 14:00 +0000"]
 
 
 @pytest.mark.req("cron.quiet.window")
 def test_quiet_hours_may_go_over_midnight() -> None:
-    found = schedule("0 0 */3 * * *", quiet=("23:00", "07:00"))
-    assert [one[3:8] for one in shown(found, datetime(2026, 11, 16), "UTC", days=1)] == [
+    found = make_schedule("0 0 */3 * * *", quiet=("23:00", "07:00"))
+    assert [one[3:8] for one in list_shown_times(found, datetime(2026, 11, 16), "UTC", days=1)] == [
         "09:00",
         "12:00",
         "15:00",
@@ -217,8 +223,8 @@ def test_quiet_hours_may_go_over_midnight() -> None:
 
 @pytest.mark.req("cron.quiet.window")
 def test_quiet_hours_that_end_when_they_start_are_none() -> None:
-    found = schedule("@hourly", quiet=("09:00", "09:00"))
-    assert len(shown(found, datetime(2026, 11, 16), "UTC", days=1)) == 24
+    found = make_schedule("@hourly", quiet=("09:00", "09:00"))
+    assert len(list_shown_times(found, datetime(2026, 11, 16), "UTC", days=1)) == 24
 
 
 @pytest.mark.parametrize(("zone", "day"), DAYS)
@@ -227,7 +233,7 @@ def test_quiet_hours_that_end_when_they_start_are_none() -> None:
 def test_quiet_hours_are_those_the_clocks_show_also_when_they_are_turned(
     zone: str, day: datetime, quiet: tuple[str, str]
 ) -> None:
-    found = schedule("0 */5 * * * *", zone, quiet)
+    found = make_schedule("0 */5 * * * *", zone, quiet)
     start, end = map(time.fromisoformat, quiet)
 
     def is_quiet(at: time) -> bool:
@@ -235,19 +241,19 @@ def test_quiet_hours_are_those_the_clocks_show_also_when_they_are_turned(
 
     loud = [m for m, wall in MINUTES[zone, day] if wall.minute % 5 == 0]
     loud = [m for m in loud if not is_quiet(datetime.fromtimestamp(m, ZoneInfo(zone)).time())]
-    ticks = found.ticks(moment_of(day, zone) - 1)
+    ticks = found.iterate_ticks(to_moment(day, zone) - 1)
     assert [next(ticks).moment for _ in loud] == loud
 
 
 @pytest.mark.req("cron.quiet.dst")
 def test_a_quiet_time_that_is_left_out_does_not_come_loud_when_the_clock_is_turned() -> None:
-    found = schedule("0 30 2 * * *", "Europe/Berlin", quiet=("02:00", "03:00"))
-    assert shown(found, datetime(2027, 3, 27), "Europe/Berlin") == []
+    found = make_schedule("0 30 2 * * *", "Europe/Berlin", quiet=("02:00", "03:00"))
+    assert list_shown_times(found, datetime(2027, 3, 27), "Europe/Berlin") == []
 
 
 @pytest.mark.req("cron.quiet.window")
 def test_one_a_second_is_found_again_after_a_night_and_one_that_is_always_quiet_never() -> None:
     start = datetime(2026, 11, 16, 23, tzinfo=UTC).timestamp()
-    tick = next(schedule("* * * * * *", quiet=("23:00", "07:00")).ticks(start))
+    tick = next(make_schedule("* * * * * *", quiet=("23:00", "07:00")).iterate_ticks(start))
     assert datetime.fromtimestamp(tick.moment, UTC) == datetime(2026, 11, 17, 7, tzinfo=UTC)
-    assert list(schedule("0 30 2 * * *", quiet=("23:00", "07:00")).ticks(start)) == []
+    assert list(make_schedule("0 30 2 * * *", quiet=("23:00", "07:00")).iterate_ticks(start)) == []

@@ -9,36 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from apps.cron.tests.moved import MovedClock
-from apps.cron.tests.peer import PATIENCE, write
-from crabtalk_cron.runner import Runner
+from apps.cron.tests.moved import CronManualClock
+from apps.cron.tests.peer import PATIENCE, write_crons
+from crabtalk_cron.runner import CronRunner
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()
 UTC_ALL = 'tz = "UTC"\n\n'
 
 
-class Told(logging.Handler):
+class LogRecorder(logging.Handler):
     """What is logged, to be waited for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
-        self._came = asyncio.Event()
+        self._record_added = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        self._came.set()
+        self._record_added.set()
 
-    async def until(self, words: str, times: int = 1) -> None:
+    async def wait_for_line(self, words: str, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE):
             while sum(words in line for line in self.lines) < times:
-                self._came.clear()
-                await self._came.wait()
+                self._record_added.clear()
+                await self._record_added.wait()
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[Told]:
-    handler = Told()
+async def told() -> AsyncIterator[LogRecorder]:
+    handler = LogRecorder()
     logger = logging.getLogger("crabtalk_cron")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -48,13 +48,15 @@ async def told() -> AsyncIterator[Told]:
 
 
 @asynccontextmanager
-async def running(home: Path, text: str, start: float = NOON) -> AsyncIterator[MovedClock]:
+async def start_runner(
+    home: Path, text: str, start: float = NOON
+) -> AsyncIterator[CronManualClock]:
     """A runner that has read the file and looked at the clock."""
-    write(home, UTC_ALL + text)
-    clock = MovedClock(start)
-    task = asyncio.ensure_future(Runner(home, clock).run())
+    write_crons(home, UTC_ALL + text)
+    clock = CronManualClock(start)
+    task = asyncio.ensure_future(CronRunner(home, clock).run())
     try:
-        await clock.move(start)
+        await clock.set_time(start)
         yield clock
     finally:
         task.cancel()

@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from tests.warm import Program
+from tests.warm import ForkedProgram
 
 PROGRAM = Path(sys.executable).with_name("crabtalk-search")
-WARM = Program(
+SEARCH_LAUNCHER = ForkedProgram(
     *(PROGRAM, "crabtalk_search.cli:main"),
     *("crabtalk_search.component", "crabtalk_search.tools", "crabtalk.component.mcp_http"),
     *("mcp.server", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),

@@ -12,9 +12,9 @@ PAGES = Path(__file__).with_name("pages")
 
 
 @dataclass
-class Site:
+class LocalSite:
     port: int = 0
-    asked: list[web.Request] = field(default_factory=list)
+    requests: list[web.Request] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -22,17 +22,17 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(
+async def serve_site(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
     *,
     host: str = "127.0.0.1",
     tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[Site]:
-    site = Site()
+) -> AsyncIterator[LocalSite]:
+    site = LocalSite()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         await request.read()
-        site.asked.append(request)
+        site.requests.append(request)
         return await answer(request)
 
     app = web.Application()
@@ -47,7 +47,7 @@ async def serving(
         await runner.cleanup()
 
 
-def configure(home: Path, site: Site) -> None:
+def write_config(home: Path, site: LocalSite) -> None:
     """One engine, which is `site`; its pages may be fetched."""
     (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "search.toml").write_text(
@@ -55,11 +55,11 @@ def configure(home: Path, site: Site) -> None:
     )
 
 
-def saved(name: str) -> str:
+def read_saved_page(name: str) -> str:
     return (PAGES / name).read_text("utf-8")
 
 
-def always(
+def make_handler(
     text: str, status: int = 200, content_type: str = "text/html"
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def answer(_: web.Request) -> web.StreamResponse:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from crabtalk_search.cache import Cache
+from crabtalk_search.cache import ExpiringCache
 
 
-class Clock:
+class CacheClock:
     now = 100.0
 
     def __call__(self) -> float:
@@ -14,8 +14,8 @@ class Clock:
 
 @pytest.mark.req("searchapp.cache")
 def test_an_answer_is_kept_for_its_time_and_no_longer() -> None:
-    clock = Clock()
-    cache: Cache[str, int] = Cache(4, 300, clock)
+    clock = CacheClock()
+    cache: ExpiringCache[str, int] = ExpiringCache(4, 300, clock)
     cache.put("a", 1)
     clock.now += 299
     assert cache.get("a") == 1
@@ -26,7 +26,7 @@ def test_an_answer_is_kept_for_its_time_and_no_longer() -> None:
 
 @pytest.mark.req("searchapp.cache")
 def test_the_least_used_is_forgotten_first() -> None:
-    cache: Cache[str, int] = Cache(2, 300, Clock())
+    cache: ExpiringCache[str, int] = ExpiringCache(2, 300, CacheClock())
     cache.put("a", 1)
     cache.put("b", 2)
     assert cache.get("a") == 1
@@ -36,6 +36,6 @@ def test_the_least_used_is_forgotten_first() -> None:
 
 @pytest.mark.req("searchapp.cache")
 def test_without_capacity_nothing_is_kept() -> None:
-    cache: Cache[str, int] = Cache(0, 300, Clock())
+    cache: ExpiringCache[str, int] = ExpiringCache(0, 300, CacheClock())
     cache.put("a", 1)
     assert cache.get("a") is None

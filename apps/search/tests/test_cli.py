@@ -9,23 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from apps.search.tests.command import PROGRAM, WARM
-from apps.search.tests.sites import always, configure, saved, serving
+from apps.search.tests.command import PROGRAM, SEARCH_LAUNCHER
+from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
 from crabtalk_search import __version__
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchOutcome:
     code: int | None
     out: str
     err: str
 
 
-async def said(*words: str, home: Path) -> Outcome:
-    return Outcome(*await WARM.said(*words, env={**os.environ, "CRABTALK_HOME": str(home)}))
+async def run_search(*words: str, home: Path) -> SearchOutcome:
+    return SearchOutcome(
+        *await SEARCH_LAUNCHER.run_and_capture(
+            *words, env={**os.environ, "CRABTALK_HOME": str(home)}
+        )
+    )
 
 
-async def installed(*words: str, home: Path) -> Outcome:
+async def run_installed(*words: str, home: Path) -> SearchOutcome:
     """The same of the program as users start it."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
@@ -37,63 +41,69 @@ async def installed(*words: str, home: Path) -> Outcome:
     )
     async with asyncio.timeout(30):
         out, err = await process.communicate()
-    return Outcome(process.returncode, out.decode(), err.decode())
+    return SearchOutcome(process.returncode, out.decode(), err.decode())
 
 
 @pytest.mark.req("searchapp.cli")
 async def test_search_prints_what_was_found(home: Path) -> None:
-    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
-        configure(home, site)
-        outcome = await installed("search", "tide", "tables", home=home)
-    assert outcome == Outcome(
+    async with serve_site(
+        make_handler(read_saved_page("searxng.json"), content_type="application/json")
+    ) as site:
+        write_config(home, site)
+        outcome = await run_installed("search", "tide", "tables", home=home)
+    assert outcome == SearchOutcome(
         0,
         "Tides\n  https://tides.example/\n  All the tides.\n\nThe moon\n  https://moon.example/\n",
         "",
     )
-    assert site.asked[0].query["q"] == "tide tables"
+    assert site.requests[0].query["q"] == "tide tables"
 
 
 @pytest.mark.req("searchapp.cli")
 async def test_search_in_json_is_one_document(home: Path) -> None:
-    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
-        configure(home, site)
-        outcome = await said("search", "tides", "--page", "1", "--json", home=home)
+    async with serve_site(
+        make_handler(read_saved_page("searxng.json"), content_type="application/json")
+    ) as site:
+        write_config(home, site)
+        outcome = await run_search("search", "tides", "--page", "1", "--json", home=home)
     assert (outcome.code, outcome.err) == (0, "")
     answer = json.loads(outcome.out)
     assert answer.keys() == {"query", "results", "engine_errors", "elapsed_ms"}
-    assert site.asked[0].query["pageno"] == "2"
+    assert site.requests[0].query["pageno"] == "2"
 
 
 @pytest.mark.req("searchapp.cli")
 async def test_search_that_no_engine_answers_fails_and_says_why(home: Path) -> None:
-    async with serving(always("{}", 500)) as site:
-        configure(home, site)
-        outcome = await said("search", "tides", home=home)
+    async with serve_site(make_handler("{}", 500)) as site:
+        write_config(home, site)
+        outcome = await run_search("search", "tides", home=home)
     why = "crabtalk-search: searxng: it answered 500 Internal Server Error\n"
-    assert outcome == Outcome(1, "", why)
+    assert outcome == SearchOutcome(1, "", why)
 
 
 @pytest.mark.req("searchapp.cli")
 async def test_search_that_finds_nothing_says_so(home: Path) -> None:
-    async with serving(always('{"results": []}', content_type="application/json")) as site:
-        configure(home, site)
-        assert await said("search", "qxzv", home=home) == Outcome(0, "nothing found\n", "")
+    async with serve_site(make_handler('{"results": []}', content_type="application/json")) as site:
+        write_config(home, site)
+        assert await run_search("search", "qxzv", home=home) == SearchOutcome(
+            0, "nothing found\n", ""
+        )
 
 
 @pytest.mark.req("searchapp.cli")
 async def test_fetch_prints_a_page(home: Path) -> None:
-    async with serving(always("<title>Tides</title><p>High water</p>")) as site:
-        configure(home, site)
-        outcome = await installed("fetch", site.url, home=home)
-        in_json = await said("fetch", site.url, "--json", home=home)
-    assert outcome == Outcome(0, "# Tides\n\nHigh water\n", "")
+    async with serve_site(make_handler("<title>Tides</title><p>High water</p>")) as site:
+        write_config(home, site)
+        outcome = await run_installed("fetch", site.url, home=home)
+        in_json = await run_search("fetch", site.url, "--json", home=home)
+    assert outcome == SearchOutcome(0, "# Tides\n\nHigh water\n", "")
     assert json.loads(in_json.out)["content"] == "High water"
 
 
 @pytest.mark.req("searchapp.cli")
 @pytest.mark.parametrize("words", [("fetch", "http://127.0.0.1:9/"), ("search", " ")])
 async def test_what_fails_is_one_sentence_and_status_1(home: Path, words: tuple[str, ...]) -> None:
-    outcome = await said(*words, home=home)
+    outcome = await run_search(*words, home=home)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"crabtalk-search: {words[0]} error: ")
     assert outcome.err.count("\n") == 1
@@ -101,13 +111,13 @@ async def test_what_fails_is_one_sentence_and_status_1(home: Path, words: tuple[
 
 @pytest.mark.req("searchapp.cli")
 async def test_words_it_does_not_know_are_status_2(home: Path) -> None:
-    assert (await said("serch", "x", home=home)).code == 2
+    assert (await run_search("serch", "x", home=home)).code == 2
 
 
 @pytest.mark.req("searchapp.cli")
 @pytest.mark.parametrize("words", [(), ("run",), ("search",), ("fetch",)])
 async def test_help_fits_a_screen_and_has_examples(home: Path, words: tuple[str, ...]) -> None:
-    outcome = await said(*words, "--help", home=home)
+    outcome = await run_search(*words, "--help", home=home)
     assert outcome.code == 0
     assert "Example" in outcome.out
     assert len(outcome.out.splitlines()) <= 24
@@ -116,7 +126,7 @@ async def test_help_fits_a_screen_and_has_examples(home: Path, words: tuple[str,
 
 @pytest.mark.req("searchapp.cli")
 async def test_it_knows_its_version(home: Path) -> None:
-    assert (await said("--version", home=home)).out == f"crabtalk-search {__version__}\n"
+    assert (await run_search("--version", home=home)).out == f"crabtalk-search {__version__}\n"
 
 
 @pytest.mark.req("searchapp.cli")

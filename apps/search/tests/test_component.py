@@ -13,30 +13,30 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
-from apps.search.tests.command import PROGRAM, WARM
-from apps.search.tests.sites import always, configure, saved, serving
+from apps.search.tests.command import PROGRAM, SEARCH_LAUNCHER
+from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
 from crabtalk.component import PortFile
-from tests.warm import PIPE, Started
+from tests.warm import PIPE, ForkedProcess
 
 PATIENCE = 40
 
 
 @asynccontextmanager
-async def running(
+async def run_component(
     home: Path, *, is_installed: bool = False
-) -> AsyncIterator[Started | asyncio.subprocess.Process]:
+) -> AsyncIterator[ForkedProcess | asyncio.subprocess.Process]:
     """`crabtalk-search run`, from the moment that it can be found."""
-    file = PortFile.of(home, "search")
-    old = file.read()
+    file = PortFile.for_component(home, "search")
+    old = file.read_port()
     words = ("run", "--home", str(home))
-    process: Started | asyncio.subprocess.Process
+    process: ForkedProcess | asyncio.subprocess.Process
     if is_installed:
         process = await asyncio.create_subprocess_exec(PROGRAM, *words, stderr=PIPE)
     else:
-        process = WARM.start(*words, stderr=PIPE)
+        process = SEARCH_LAUNCHER.start(*words, stderr=PIPE)
     try:
         async with asyncio.timeout(PATIENCE):
-            while file.read() in (None, old):
+            while file.read_port() in (None, old):
                 assert process.returncode is None, await process.communicate()
                 await asyncio.sleep(0.01)
         yield process
@@ -46,11 +46,11 @@ async def running(
         await process.communicate()
 
 
-def server(home: Path) -> Client:
-    return Client(f"http://127.0.0.1:{PortFile.of(home, 'search').read()}/mcp")
+def open_client(home: Path) -> Client:
+    return Client(f"http://127.0.0.1:{PortFile.for_component(home, 'search').read_port()}/mcp")
 
 
-async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str]:
+async def call_tool(client: Client, tool: str, **arguments: Any) -> tuple[bool, str]:
     result = await client.call_tool(tool, arguments)
     [content] = result.content
     assert isinstance(content, TextContent)
@@ -60,7 +60,7 @@ async def called(client: Client, tool: str, **arguments: Any) -> tuple[bool, str
 
 @pytest.mark.req("searchapp.tools")
 async def test_its_tools_are_search_and_fetch(home: Path) -> None:
-    async with running(home, is_installed=True), server(home) as client:
+    async with run_component(home, is_installed=True), open_client(home) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert tools.keys() == {"search", "fetch"}
     search, fetch = tools["search"].input_schema, tools["fetch"].input_schema
@@ -73,10 +73,12 @@ async def test_its_tools_are_search_and_fetch(home: Path) -> None:
 
 @pytest.mark.req("searchapp.search.shape")
 async def test_search_answers_in_the_known_shape(home: Path) -> None:
-    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
-        configure(home, site)
-        async with running(home), server(home) as client:
-            is_error, text = await called(client, "search", query=" tide  tables", page=None)
+    async with serve_site(
+        make_handler(read_saved_page("searxng.json"), content_type="application/json")
+    ) as site:
+        write_config(home, site)
+        async with run_component(home), open_client(home) as client:
+            is_error, text = await call_tool(client, "search", query=" tide  tables", page=None)
     answer = json.loads(text)
     elapsed = answer.pop("elapsed_ms")
     assert isinstance(elapsed, int)
@@ -105,10 +107,10 @@ async def test_search_answers_in_the_known_shape(home: Path) -> None:
 
 @pytest.mark.req("searchapp.search.shape")
 async def test_an_engine_that_fails_is_in_the_answer(home: Path) -> None:
-    async with serving(always("no", 500)) as site:
-        configure(home, site)
-        async with running(home), server(home) as client:
-            is_error, text = await called(client, "search", query="tides")
+    async with serve_site(make_handler("no", 500)) as site:
+        write_config(home, site)
+        async with run_component(home), open_client(home) as client:
+            is_error, text = await call_tool(client, "search", query="tides")
     assert not is_error
     answer = json.loads(text)
     assert answer["results"] == []
@@ -119,10 +121,10 @@ async def test_an_engine_that_fails_is_in_the_answer(home: Path) -> None:
 
 @pytest.mark.req("searchapp.fetch.shape")
 async def test_fetch_answers_in_the_known_shape(home: Path) -> None:
-    async with serving(always("<title>T</title><p>Wörter</p>")) as site:
-        configure(home, site)
-        async with running(home), server(home) as client:
-            is_error, text = await called(client, "fetch", url=f"{site.url}/x")
+    async with serve_site(make_handler("<title>T</title><p>Wörter</p>")) as site:
+        write_config(home, site)
+        async with run_component(home), open_client(home) as client:
+            is_error, text = await call_tool(client, "fetch", url=f"{site.url}/x")
     assert not is_error
     assert json.loads(text) == {
         "url": f"{site.url}/x",
@@ -134,28 +136,30 @@ async def test_fetch_answers_in_the_known_shape(home: Path) -> None:
 
 @pytest.mark.req("searchapp.tools.errors")
 async def test_failures_are_texts_that_begin_as_agents_know_them(home: Path) -> None:
-    async with running(home), server(home) as client:
-        is_error, text = await called(client, "search", query=" ")
+    async with run_component(home), open_client(home) as client:
+        is_error, text = await call_tool(client, "search", query=" ")
         assert (is_error, text) == (True, "search error: the query is empty: say what to look for")
-        is_error, text = await called(client, "fetch", url="http://127.0.0.1:1/")
+        is_error, text = await call_tool(client, "fetch", url="http://127.0.0.1:1/")
         assert is_error
         assert text.startswith("fetch error: 127.0.0.1 is not a public address")
 
 
 @pytest.mark.req("searchapp.killed")
 async def test_killed_and_restarted_it_is_found_at_its_new_port(home: Path) -> None:
-    async with serving(always(saved("searxng.json"), content_type="application/json")) as site:
-        configure(home, site)
-        async with running(home) as process:
+    async with serve_site(
+        make_handler(read_saved_page("searxng.json"), content_type="application/json")
+    ) as site:
+        write_config(home, site)
+        async with run_component(home) as process:
             process.send_signal(signal.SIGKILL)
             await process.wait()
-            stale = PortFile.of(home, "search")
-            port = stale.read()
+            stale = PortFile.for_component(home, "search")
+            port = stale.read_port()
             assert port is not None
             assert not stale.is_listening()
-        async with running(home), server(home) as client:
-            assert PortFile.of(home, "search").read() != port
-            is_error, text = await called(client, "search", query="tides")
+        async with run_component(home), open_client(home) as client:
+            assert PortFile.for_component(home, "search").read_port() != port
+            is_error, text = await call_tool(client, "search", query="tides")
     assert not is_error
     assert json.loads(text)["results"]
 
@@ -165,7 +169,7 @@ async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: P
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engine = 1\n")
     log = home / "logs" / "search.log"
-    async with running(home), asyncio.timeout(PATIENCE):
+    async with run_component(home), asyncio.timeout(PATIENCE):
         # It can be found a moment before it says so.
         while "search is ready: http://127.0.0.1:" not in log.read_text():
             await asyncio.sleep(0.01)
@@ -176,7 +180,9 @@ async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: P
 async def test_a_configuration_that_cannot_be_read_is_a_sentence(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engines = [")
-    status, _, said = await WARM.said("run", env={**os.environ, "CRABTALK_HOME": str(home)})
+    status, _, said = await SEARCH_LAUNCHER.run_and_capture(
+        "run", env={**os.environ, "CRABTALK_HOME": str(home)}
+    )
     assert status == 1
     assert said.startswith("crabtalk-search: cannot read ")
     assert said.count("\n") == 1

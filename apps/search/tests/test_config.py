@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk_search.config import FREE, Config, load_config, warn_of_unknown
-from crabtalk_search.errors import ConfigError
+from crabtalk_search.config import FREE_ENGINES, SearchConfig, load_config, warn_of_unknown_keys
+from crabtalk_search.errors import SearchConfigError
 
 
-def loaded(tmp_path: Path, text: str, **environment: str) -> Config:
+def load_text(tmp_path: Path, text: str, **environment: str) -> SearchConfig:
     path = tmp_path / "search.toml"
     path.write_text(text)
     return load_config(path, environment)
@@ -18,8 +18,8 @@ def loaded(tmp_path: Path, text: str, **environment: str) -> Config:
 @pytest.mark.req("searchapp.config")
 def test_no_file_is_a_working_configuration(tmp_path: Path) -> None:
     config = load_config(tmp_path / "nowhere.toml", {})
-    assert config == Config()
-    assert config.engines == FREE
+    assert config == SearchConfig()
+    assert config.engines == FREE_ENGINES
     assert (config.timeout, config.max_results) == (10, 20)
     assert (config.cache_ttl, config.cache_capacity) == (300, 256)
     assert config.fetch.timeout == 15
@@ -44,9 +44,9 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     max_redirects = 0
     allow = ["127.0.0.1", "fd00::/8"]
     """
-    config = loaded(tmp_path, text)
+    config = load_text(tmp_path, text)
     assert config.engines == ("searxng", "bing", "tavily")
-    assert config.told == {"searxng": "http://localhost:8888", "tavily": "t"}
+    assert config.engine_settings == {"searxng": "http://localhost:8888", "tavily": "t"}
     assert (config.timeout, config.max_results) == (2.5, 5)
     assert (config.cache_ttl, config.cache_capacity) == (0, 0)
     fetch = config.fetch
@@ -57,14 +57,14 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         0,
     )
     assert fetch.allow == (ip_network("127.0.0.1"), ip_network("fd00::/8"))
-    assert config.unknown == ()
+    assert config.unknown_keys == ()
 
 
 @pytest.mark.req("searchapp.engines.configured")
 def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Path) -> None:
-    config = loaded(tmp_path, '[searxng]\nurl = "http://s"', BRAVE_API_KEY="k")
-    assert config.engines == (*FREE, "searxng", "brave_api")
-    assert config.told["brave_api"] == "k"
+    config = load_text(tmp_path, '[searxng]\nurl = "http://s"', BRAVE_API_KEY="k")
+    assert config.engines == (*FREE_ENGINES, "searxng", "brave_api")
+    assert config.engine_settings["brave_api"] == "k"
 
 
 @pytest.mark.req("searchapp.config")
@@ -87,8 +87,8 @@ def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Pat
     ],
 )
 def test_a_mistake_is_named_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        loaded(tmp_path, text)
+    with pytest.raises(SearchConfigError, match=said) as caught:
+        load_text(tmp_path, text)
     assert str(tmp_path) in str(caught.value)
 
 
@@ -96,12 +96,12 @@ def test_a_mistake_is_named_with_what_to_write(tmp_path: Path, text: str, said: 
 def test_words_that_mean_nothing_are_ignored_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = loaded(tmp_path, "engine = 1\n[fetch]\ntime_out = 2\n")
-    assert config.unknown == ("engine", "fetch.time_out")
-    warn_of_unknown(config)
+    config = load_text(tmp_path, "engine = 1\n[fetch]\ntime_out = 2\n")
+    assert config.unknown_keys == ("engine", "fetch.time_out")
+    warn_of_unknown_keys(config)
     assert "engine, which means nothing here" in caplog.text
 
 
 @pytest.mark.req("searchapp.config")
 def test_keys_are_not_shown(tmp_path: Path) -> None:
-    assert "s3cret" not in repr(loaded(tmp_path, '[tavily]\nkey = "s3cret"'))
+    assert "s3cret" not in repr(load_text(tmp_path, '[tavily]\nkey = "s3cret"'))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_search.content import decoded, kind_of
+from crabtalk_search.content import decode_text, detect_content_kind
 
 
 @pytest.mark.req("searchapp.fetch.charset")
@@ -36,13 +36,13 @@ from crabtalk_search.content import decoded, kind_of
     ],
 )
 def test_bytes_become_characters(data: bytes, charset: str | None, text: str) -> None:
-    assert decoded(data, charset) == text
+    assert decode_text(data, charset) == text
 
 
 @pytest.mark.req("searchapp.fetch.charset")
 @given(st.binary(max_size=200), st.one_of(st.none(), st.text(max_size=10)))
 def test_no_bytes_and_no_charset_are_an_error(data: bytes, charset: str | None) -> None:
-    assert isinstance(decoded(data, charset), str)
+    assert isinstance(decode_text(data, charset), str)
 
 
 @pytest.mark.req("searchapp.fetch.types")
@@ -64,4 +64,4 @@ def test_no_bytes_and_no_charset_are_an_error(data: bytes, charset: str | None) 
     ],
 )
 def test_the_kind_of_a_response(content_type: str, start: bytes, kind: str | None) -> None:
-    assert kind_of(content_type, start) == kind
+    assert detect_content_kind(content_type, start) == kind

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from apps.search.tests.sites import always, saved, serving
+from apps.search.tests.sites import make_handler, read_saved_page, serve_site
 from crabtalk_search.engines import (
-    Bing,
-    Brave,
-    BraveApi,
-    Ddgs,
-    DuckDuckGo,
-    Engine,
-    Mojeek,
-    Searxng,
-    Tavily,
-    Wikipedia,
+    BingEngine,
+    BraveApiEngine,
+    BraveEngine,
+    DdgsEngine,
+    DuckDuckGoEngine,
+    MojeekEngine,
+    SearchEngine,
+    SearxngEngine,
+    TavilyEngine,
+    WikipediaEngine,
     bing,
     brave,
     duck_duck_go,
@@ -27,19 +27,19 @@ from crabtalk_search.engines import (
     wikipedia,
 )
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import DESKTOPS, LARGEST, Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import DESKTOP_USER_AGENTS, MAX_ANSWER_BYTES, EngineClient
 
 
 @pytest.mark.req("searchapp.engines")
 def test_bing_is_read_through_its_counter_and_without_what_is_paid_for() -> None:
-    assert bing.read(saved("bing.html")) == [
-        Hit(
+    assert bing.parse_results(read_saved_page("bing.html")) == [
+        EngineHit(
             "Tide tables for Dover",
             "https://www.tides.example/tables?place=dover",
             "High and low water for every day, with tables to print.",
         ),
-        Hit(
+        EngineHit(
             "What is a tide & why?",
             "https://sea.example/what-is-a-tide?utm_source=bing",
             "The moon pulls.",
@@ -49,41 +49,41 @@ def test_bing_is_read_through_its_counter_and_without_what_is_paid_for() -> None
 
 @pytest.mark.req("searchapp.engines")
 def test_brave_is_read_in_both_its_layouts() -> None:
-    assert brave.read(saved("brave.html")) == [
-        Hit(
+    assert brave.parse_results(read_saved_page("brave.html")) == [
+        EngineHit(
             "Tide tables for Dover",
             "https://tides.example/tables?place=dover",
             "Every high water of the year.",
         ),
-        Hit("The harbour", "https://harbour.example/", "Opening hours and tides."),
+        EngineHit("The harbour", "https://harbour.example/", "Opening hours and tides."),
     ]
 
 
 @pytest.mark.req("searchapp.engines")
 def test_the_small_duck_duck_go_is_read_row_by_row() -> None:
-    assert duck_duck_go.read_lite(saved("duck_duck_go_lite.html")) == [
-        Hit(
+    assert duck_duck_go.parse_lite_results(read_saved_page("duck_duck_go_lite.html")) == [
+        EngineHit(
             "Tide tables for Dover",
             "https://www.tides.example/tables?place=dover",
             "High and low water.",
         ),
-        Hit("No words", "https://silent.example/", ""),
-        Hit("The moon", "https://moon.example/", "It pulls."),
+        EngineHit("No words", "https://silent.example/", ""),
+        EngineHit("The moon", "https://moon.example/", "It pulls."),
     ]
 
 
 @pytest.mark.req("searchapp.engines")
 def test_the_duck_duck_go_without_scripts_is_read_without_what_is_paid_for() -> None:
-    assert duck_duck_go.read_html(saved("duck_duck_go.html")) == [
-        Hit("Tides", "https://tides.example/", "All the tides.")
+    assert duck_duck_go.parse_html_results(read_saved_page("duck_duck_go.html")) == [
+        EngineHit("Tides", "https://tides.example/", "All the tides.")
     ]
 
 
 @pytest.mark.req("searchapp.engines")
 def test_mojeek_is_read() -> None:
-    assert mojeek.read(saved("mojeek.html")) == [
-        Hit("Tides of the world", "https://tides.example/", "Where the tide is when."),
-        Hit("Tides for boats", "https://boats.example/tides", ""),
+    assert mojeek.parse_results(read_saved_page("mojeek.html")) == [
+        EngineHit("Tides of the world", "https://tides.example/", "Where the tide is when."),
+        EngineHit("Tides for boats", "https://boats.example/tides", ""),
     ]
 
 
@@ -91,32 +91,34 @@ def test_mojeek_is_read() -> None:
 @pytest.mark.parametrize(
     ("read", "page"),
     [
-        (bing.read, "bing_none.html"),
-        (brave.read, "brave_none.html"),
-        (duck_duck_go.read_lite, "duck_duck_go_none.html"),
-        (mojeek.read, "mojeek_none.html"),
+        (bing.parse_results, "bing_none.html"),
+        (brave.parse_results, "brave_none.html"),
+        (duck_duck_go.parse_lite_results, "duck_duck_go_none.html"),
+        (mojeek.parse_results, "mojeek_none.html"),
     ],
 )
 def test_a_page_that_says_there_is_nothing_is_an_answer(
-    read: Callable[[str], list[Hit]], page: str
+    read: Callable[[str], list[EngineHit]], page: str
 ) -> None:
-    assert read(saved(page)) == []
+    assert read(read_saved_page(page)) == []
 
 
-READERS: list[Callable[[str], list[Hit]]] = [
-    bing.read,
-    brave.read,
-    duck_duck_go.read_lite,
-    duck_duck_go.read_html,
-    mojeek.read,
+RESULT_PARSERS: list[Callable[[str], list[EngineHit]]] = [
+    bing.parse_results,
+    brave.parse_results,
+    duck_duck_go.parse_lite_results,
+    duck_duck_go.parse_html_results,
+    mojeek.parse_results,
 ]
 
 
 @pytest.mark.req("searchapp.engines.errors")
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("page", [saved("captcha.html"), "", "\0", "<li class=b_algo><h2><a>"])
+@pytest.mark.parametrize("read", RESULT_PARSERS)
+@pytest.mark.parametrize(
+    "page", [read_saved_page("captcha.html"), "", "\0", "<li class=b_algo><h2><a>"]
+)
 def test_a_page_without_results_that_does_not_say_so_is_an_error(
-    read: Callable[[str], list[Hit]], page: str
+    read: Callable[[str], list[EngineHit]], page: str
 ) -> None:
     with pytest.raises(EngineError, match=r"captcha.*leave it out"):
         read(page)
@@ -126,92 +128,97 @@ def test_a_page_without_results_that_does_not_say_so_is_an_error(
 @pytest.mark.parametrize("answer", [{}, [], None, ["q", "a", "b", "c"], {"error": "x"}])
 def test_an_answer_of_wikipedia_of_another_shape_is_an_error(answer: Any) -> None:
     with pytest.raises(EngineError, match="shape"):
-        wikipedia.read(answer)
+        wikipedia.parse_results(answer)
 
 
-ASKED: list[tuple[Callable[[str], Engine], str, int, dict[str, str]]] = [
-    (lambda url: Bing(f"{url}/search"), "bing.html", 0, {"q": "tide tables", "first": "1"}),
-    (lambda url: Bing(f"{url}/search"), "bing.html", 2, {"q": "tide tables", "first": "21"}),
-    (lambda url: Brave(f"{url}/search"), "brave.html", 1, {"q": "tide tables", "offset": "1"}),
-    (lambda url: DuckDuckGo(url, url), "duck_duck_go_lite.html", 0, {"q": "tide tables"}),
-    (lambda url: Mojeek(f"{url}/search"), "mojeek.html", 1, {"q": "tide tables", "s": "11"}),
+ENGINE_REQUESTS: list[tuple[Callable[[str], SearchEngine], str, int, dict[str, str]]] = [
+    (lambda url: BingEngine(f"{url}/search"), "bing.html", 0, {"q": "tide tables", "first": "1"}),
+    (lambda url: BingEngine(f"{url}/search"), "bing.html", 2, {"q": "tide tables", "first": "21"}),
+    (
+        lambda url: BraveEngine(f"{url}/search"),
+        "brave.html",
+        1,
+        {"q": "tide tables", "offset": "1"},
+    ),
+    (lambda url: DuckDuckGoEngine(url, url), "duck_duck_go_lite.html", 0, {"q": "tide tables"}),
+    (lambda url: MojeekEngine(f"{url}/search"), "mojeek.html", 1, {"q": "tide tables", "s": "11"}),
 ]
 
 
 @pytest.mark.req("searchapp.engines")
-@pytest.mark.parametrize(("make", "page", "number", "query"), ASKED)
+@pytest.mark.parametrize(("make", "page", "number", "query"), ENGINE_REQUESTS)
 async def test_a_site_for_people_is_asked_as_a_desktop_would(
-    make: Callable[[str], Engine], page: str, number: int, query: dict[str, str]
+    make: Callable[[str], SearchEngine], page: str, number: int, query: dict[str, str]
 ) -> None:
-    async with serving(always(saved(page))) as site, Web(5) as web_:
+    async with serve_site(make_handler(read_saved_page(page))) as site, EngineClient(5) as web_:
         hits = await make(site.url).search(web_, "tide tables", number)
     assert hits
-    [request] = site.asked
+    [request] = site.requests
     assert query.items() <= dict(request.query).items()
-    assert request.headers["User-Agent"] in DESKTOPS
+    assert request.headers["User-Agent"] in DESKTOP_USER_AGENTS
 
 
 @pytest.mark.req("searchapp.engines")
 async def test_duck_duck_go_has_a_second_door() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path == "/lite":
-            return web.Response(text=saved("captcha.html"), status=202)
-        return web.Response(text=saved("duck_duck_go.html"), content_type="text/html")
+            return web.Response(text=read_saved_page("captcha.html"), status=202)
+        return web.Response(text=read_saved_page("duck_duck_go.html"), content_type="text/html")
 
-    async with serving(answer) as site, Web(5) as web_:
-        engine = DuckDuckGo(f"{site.url}/lite", f"{site.url}/html")
+    async with serve_site(answer) as site, EngineClient(5) as web_:
+        engine = DuckDuckGoEngine(f"{site.url}/lite", f"{site.url}/html")
         assert [hit.title for hit in await engine.search(web_, "tides", 0)] == ["Tides"]
-    assert [request.path for request in site.asked] == ["/lite", "/html"]
+    assert [request.path for request in site.requests] == ["/lite", "/html"]
 
 
 @pytest.mark.req("searchapp.engines")
 async def test_wikipedia_is_asked_for_ten_titles() -> None:
-    answer = always(saved("wikipedia.json"), content_type="application/json")
-    async with serving(answer) as site, Web(5) as web_:
-        hits = await Wikipedia(site.url).search(web_, "tide", 0)
+    answer = make_handler(read_saved_page("wikipedia.json"), content_type="application/json")
+    async with serve_site(answer) as site, EngineClient(5) as web_:
+        hits = await WikipediaEngine(site.url).search(web_, "tide", 0)
     assert [hit.url for hit in hits] == [
         "https://en.wikipedia.org/wiki/Tide",
         "https://en.wikipedia.org/wiki/Tide_table",
     ]
     asked = {"action": "opensearch", "search": "tide", "limit": "10", "format": "json"}
-    assert dict(site.asked[0].query) == asked
-    assert "crabtalk" in site.asked[0].headers["User-Agent"]
+    assert dict(site.requests[0].query) == asked
+    assert "crabtalk" in site.requests[0].headers["User-Agent"]
 
 
 @pytest.mark.req("searchapp.engines.configured")
 async def test_searxng_is_asked_for_json() -> None:
-    answer = always(saved("searxng.json"), content_type="application/json")
-    async with serving(answer) as site, Web(5) as web_:
-        hits = await Searxng(f"{site.url}/").search(web_, "tides", 1)
+    answer = make_handler(read_saved_page("searxng.json"), content_type="application/json")
+    async with serve_site(answer) as site, EngineClient(5) as web_:
+        hits = await SearxngEngine(f"{site.url}/").search(web_, "tides", 1)
     assert hits == [
-        Hit("Tides", "https://tides.example/", "All the tides."),
-        Hit("The moon", "https://moon.example/", ""),
+        EngineHit("Tides", "https://tides.example/", "All the tides."),
+        EngineHit("The moon", "https://moon.example/", ""),
     ]
-    assert site.asked[0].path == "/search"
-    assert dict(site.asked[0].query) == {"q": "tides", "format": "json", "pageno": "2"}
+    assert site.requests[0].path == "/search"
+    assert dict(site.requests[0].query) == {"q": "tides", "format": "json", "pageno": "2"}
 
 
 @pytest.mark.req("searchapp.engines.configured")
 async def test_braves_api_is_shown_the_key() -> None:
-    answer = always(saved("brave_api.json"), content_type="application/json")
-    async with serving(answer) as site, Web(5) as web_:
-        hits = await BraveApi("s3cret", site.url).search(web_, "tides", 1)
-    assert hits[0] == Hit("Tide tables", "https://tides.example/", "All the tides & more")
-    assert site.asked[0].headers["X-Subscription-Token"] == "s3cret"
-    assert site.asked[0].query["offset"] == "1"
-    assert "s3cret" not in repr(BraveApi("s3cret"))
+    answer = make_handler(read_saved_page("brave_api.json"), content_type="application/json")
+    async with serve_site(answer) as site, EngineClient(5) as web_:
+        hits = await BraveApiEngine("s3cret", site.url).search(web_, "tides", 1)
+    assert hits[0] == EngineHit("Tide tables", "https://tides.example/", "All the tides & more")
+    assert site.requests[0].headers["X-Subscription-Token"] == "s3cret"
+    assert site.requests[0].query["offset"] == "1"
+    assert "s3cret" not in repr(BraveApiEngine("s3cret"))
 
 
 @pytest.mark.req("searchapp.engines.configured")
 async def test_tavily_is_shown_the_key() -> None:
-    answer = always(saved("tavily.json"), content_type="application/json")
-    async with serving(answer) as site, Web(5) as web_:
-        hits = await Tavily("s3cret", site.url).search(web_, "tides", 0)
-    assert hits == [Hit("Tides", "https://tides.example/", "All the tides.")]
-    assert site.asked[0].method == "POST"
-    assert site.asked[0].headers["Authorization"] == "Bearer s3cret"
-    assert json.loads(await site.asked[0].text()) == {"query": "tides", "max_results": 10}
-    assert "s3cret" not in repr(Tavily("s3cret"))
+    answer = make_handler(read_saved_page("tavily.json"), content_type="application/json")
+    async with serve_site(answer) as site, EngineClient(5) as web_:
+        hits = await TavilyEngine("s3cret", site.url).search(web_, "tides", 0)
+    assert hits == [EngineHit("Tides", "https://tides.example/", "All the tides.")]
+    assert site.requests[0].method == "POST"
+    assert site.requests[0].headers["Authorization"] == "Bearer s3cret"
+    assert json.loads(await site.requests[0].text()) == {"query": "tides", "max_results": 10}
+    assert "s3cret" not in repr(TavilyEngine("s3cret"))
 
 
 @pytest.mark.req("searchapp.engines.configured")
@@ -221,9 +228,9 @@ async def test_ddgs_is_asked_in_a_thread() -> None:
             asyncio.get_running_loop()
         return [{"title": f"{query} {page}", "href": "https://tides.example/", "body": "All."}]
 
-    async with Web(5) as web_:
-        hits = await Ddgs(ask).search(web_, "tides", 1)
-    assert hits == [Hit("tides 1", "https://tides.example/", "All.")]
+    async with EngineClient(5) as web_:
+        hits = await DdgsEngine(ask).search(web_, "tides", 1)
+    assert hits == [EngineHit("tides 1", "https://tides.example/", "All.")]
 
 
 @pytest.mark.req("searchapp.engines.errors")
@@ -231,9 +238,9 @@ async def test_whatever_ddgs_raises_is_an_error_of_the_engine() -> None:
     def ask(query: str, page: int) -> list[dict[str, Any]]:
         raise LookupError("No results found.")
 
-    async with Web(5) as web_:
+    async with EngineClient(5) as web_:
         with pytest.raises(EngineError, match=r"No results found\."):
-            await Ddgs(ask).search(web_, "tides", 0)
+            await DdgsEngine(ask).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.errors")
@@ -242,25 +249,25 @@ async def test_whatever_ddgs_raises_is_an_error_of_the_engine() -> None:
     [(403, "check its key"), (429, "slow down"), (202, "slow down"), (500, "it answered 500")],
 )
 async def test_a_refusal_says_what_to_do(status: int, said: str) -> None:
-    async with serving(always("{}", status)) as site, Web(5) as web_:
+    async with serve_site(make_handler("{}", status)) as site, EngineClient(5) as web_:
         with pytest.raises(EngineError, match=said):
-            await Searxng(site.url).search(web_, "tides", 0)
+            await SearxngEngine(site.url).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.errors")
 async def test_what_is_no_json_is_an_error() -> None:
-    async with serving(always("<html>")) as site, Web(5) as web_:
+    async with serve_site(make_handler("<html>")) as site, EngineClient(5) as web_:
         with pytest.raises(EngineError, match="did not answer in JSON"):
-            await Searxng(site.url).search(web_, "tides", 0)
+            await SearxngEngine(site.url).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.errors")
 async def test_nobody_there_is_an_error() -> None:
-    async with serving(always("")) as site:
+    async with serve_site(make_handler("")) as site:
         pass
-    async with Web(5) as web_:
+    async with EngineClient(5) as web_:
         with pytest.raises(EngineError, match="cannot connect"):
-            await Searxng(site.url).search(web_, "tides", 0)
+            await SearxngEngine(site.url).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.bounds")
@@ -275,7 +282,7 @@ async def test_no_more_is_read_of_a_page_than_a_page_can_have() -> None:
             await response.write(b"x" * 65536)
             sent += 65536
 
-    async with serving(answer) as site, Web(20) as web_:
+    async with serve_site(answer) as site, EngineClient(20) as web_:
         with pytest.raises(EngineError):
-            await Bing(site.url).search(web_, "tides", 0)
-    assert sent < 10 * LARGEST
+            await BingEngine(site.url).search(web_, "tides", 0)
+    assert sent < 10 * MAX_ANSWER_BYTES

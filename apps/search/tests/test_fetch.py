@@ -21,34 +21,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from apps.search.tests.sites import Site, always, serving
+from apps.search.tests.sites import LocalSite, make_handler, serve_site
 from crabtalk_search.config import FetchConfig
 from crabtalk_search.errors import FetchError
-from crabtalk_search.fetch import Fetcher, Page, parsed
-from crabtalk_search.page import MEMORY
+from crabtalk_search.fetch import FetchedPage, PageFetcher, parse_address
+from crabtalk_search.page import MAX_MEMORY
 
-LOCAL = FetchConfig(allow=(ip_network("127.0.0.0/24"),))
+LOCAL_CONFIG = FetchConfig(allow=(ip_network("127.0.0.0/24"),))
 
 
 @asynccontextmanager
-async def fetcher(**limits: float) -> AsyncIterator[Fetcher]:
-    async with Fetcher(replace(LOCAL, **limits)) as made:  # type: ignore[arg-type]
+async def open_fetcher(**limits: float) -> AsyncIterator[PageFetcher]:
+    async with PageFetcher(replace(LOCAL_CONFIG, **limits)) as made:  # type: ignore[arg-type]
         yield made
 
 
-async def fetched(text: str, content_type: str = "text/html", **limits: float) -> Page:
-    async with serving(always(text, content_type=content_type)) as site, fetcher(**limits) as made:
+async def fetch_text(text: str, content_type: str = "text/html", **limits: float) -> FetchedPage:
+    async with (
+        serve_site(make_handler(text, content_type=content_type)) as site,
+        open_fetcher(**limits) as made,
+    ):
         return await made.fetch(site.url)
 
 
 @pytest.mark.req("searchapp.fetch.shape")
 async def test_a_page_has_its_address_its_title_its_text_and_how_much_that_is() -> None:
     html = "<title> The  tides </title><main><h1>Tides</h1><p>High <b>water</b></p></main>"
-    async with serving(always(html)) as site, fetcher() as made:
+    async with serve_site(make_handler(html)) as site, open_fetcher() as made:
         page = await made.fetch(f"{site.url}/a?b=c#part")
     text = "# Tides\n\nHigh **water**"
-    assert page == Page(f"{site.url}/a?b=c", "The tides", text, len(text))
-    [request] = site.asked
+    assert page == FetchedPage(f"{site.url}/a?b=c", "The tides", text, len(text))
+    [request] = site.requests
     assert "crabtalk-search" in request.headers["User-Agent"]
     assert "Cookie" not in request.headers
 
@@ -58,7 +61,7 @@ async def test_a_page_has_its_address_its_title_its_text_and_how_much_that_is() 
     "content_type", ["text/plain", "application/json", "text/markdown", "application/ld+json"]
 )
 async def test_what_is_text_already_is_left_as_it_is(content_type: str) -> None:
-    page = await fetched('{"<a>": 1}', content_type)
+    page = await fetch_text('{"<a>": 1}', content_type)
     assert (page.title, page.content) == ("", '{"<a>": 1}')
 
 
@@ -68,7 +71,7 @@ async def test_what_is_text_already_is_left_as_it_is(content_type: str) -> None:
 )
 async def test_what_is_no_text_is_refused_before_it_is_read(content_type: str) -> None:
     with pytest.raises(FetchError, match=f"is {content_type}, not text; look for a page about it"):
-        await fetched("x", content_type)
+        await fetch_text("x", content_type)
 
 
 @pytest.mark.req("searchapp.fetch.types")
@@ -82,7 +85,7 @@ async def test_a_server_that_does_not_say_what_it_sends_is_judged_by_the_first_b
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body, headers={"Content-Type": "application/octet-stream"})
 
-    async with serving(answer) as site, fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as made:
         if content is None:
             with pytest.raises(FetchError, match="is no text"):
                 await made.fetch(site.url)
@@ -98,7 +101,7 @@ async def test_redirects_are_followed_to_where_the_page_is() -> None:
             return web.Response(status=302, headers={"Location": target})
         return web.Response(text="here")
 
-    async with serving(answer) as site, fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as made:
         page = await made.fetch(f"{site.url}/a")
     assert page.url == f"{site.url}/c"
     assert page.content == "here"
@@ -131,7 +134,7 @@ async def test_each_redirect_is_judged_like_the_first_address(target: str, why: 
         secret.append(request.path)
         return web.Response(text="secret")
 
-    async with serving(answer, host="0.0.0.0") as site, fetcher() as made:
+    async with serve_site(answer, host="0.0.0.0") as site, open_fetcher() as made:
         with pytest.raises(FetchError, match=why.replace("[", r"\[")):
             await made.fetch(f"{site.url}/go")
     assert secret == []
@@ -142,10 +145,10 @@ async def test_a_site_cannot_send_us_round_in_circles() -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(status=301, headers={"Location": "/"})
 
-    async with serving(answer) as site, fetcher(max_redirects=5) as made:
+    async with serve_site(answer) as site, open_fetcher(max_redirects=5) as made:
         with pytest.raises(FetchError, match="more than 5 redirects"):
             await made.fetch(site.url)
-    assert len(site.asked) == 6
+    assert len(site.requests) == 6
 
 
 @pytest.mark.req("searchapp.fetch.schemes")
@@ -166,7 +169,7 @@ async def test_a_site_cannot_send_us_round_in_circles() -> None:
     ],
 )
 async def test_only_addresses_of_the_web_are_fetched(address: str) -> None:
-    async with fetcher() as made:
+    async with open_fetcher() as made:
         with pytest.raises(FetchError, match="address"):
             await made.fetch(address)
 
@@ -182,7 +185,7 @@ async def test_only_addresses_of_the_web_are_fetched(address: str) -> None:
 def test_whatever_is_asked_for_is_an_address_of_the_web_or_refused(text: str) -> None:
     for base in (None, URL("https://a.example/dir/")):
         try:
-            url = parsed(text, base)
+            url = parse_address(text, base)
         except FetchError:
             continue
         assert url.scheme in ("http", "https")
@@ -190,7 +193,7 @@ def test_whatever_is_asked_for_is_an_address_of_the_web_or_refused(text: str) ->
         assert url.user is None
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
+async def send_endlessly(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
     while True:
@@ -199,7 +202,10 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.req("searchapp.fetch.size")
 async def test_no_more_is_read_than_allowed_and_it_says_so() -> None:
-    async with serving(endless) as site, fetcher(max_bytes=100_000, max_chars=200_000) as made:
+    async with (
+        serve_site(send_endlessly) as site,
+        open_fetcher(max_bytes=100_000, max_chars=200_000) as made,
+    ):
         page = await made.fetch(site.url)
     head, _, note = page.content.partition("\n\n")
     assert head == "x" * 100_000
@@ -208,7 +214,7 @@ async def test_no_more_is_read_than_allowed_and_it_says_so() -> None:
 
 @pytest.mark.req("searchapp.fetch.size")
 async def test_no_more_is_said_than_allowed_and_it_says_so() -> None:
-    page = await fetched("y" * 5000, "text/plain", max_chars=1000)
+    page = await fetch_text("y" * 5000, "text/plain", max_chars=1000)
     assert page.content == "y" * 1000 + "\n\n[cut: the first 1000 characters of 5000]"
     assert page.content_length == len(page.content)
 
@@ -222,7 +228,10 @@ async def test_a_page_that_unpacks_to_more_is_cut_where_it_unpacks() -> None:
         headers = {"Content-Encoding": "gzip", "Content-Type": "text/plain"}
         return web.Response(body=packed, headers=headers)
 
-    async with serving(answer) as site, fetcher(max_bytes=100_000, max_chars=200_000) as made:
+    async with (
+        serve_site(answer) as site,
+        open_fetcher(max_bytes=100_000, max_chars=200_000) as made,
+    ):
         page = await made.fetch(site.url)
     assert page.content.startswith("z" * 100_000 + "\n\n[cut")
 
@@ -234,7 +243,7 @@ async def test_a_site_that_never_answers_is_not_waited_for() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with serving(answer) as site, fetcher(timeout=0.3) as made:
+    async with serve_site(answer) as site, open_fetcher(timeout=0.3) as made:
         start = time.monotonic()
         with pytest.raises(FetchError, match=r"longer than 0\.3 s"):
             await made.fetch(site.url)
@@ -250,12 +259,12 @@ async def test_a_site_that_drips_is_not_waited_for() -> None:
             await response.write(b"x")
             await asyncio.sleep(0.05)
 
-    async with serving(answer) as site, fetcher(timeout=0.5) as made:
+    async with serve_site(answer) as site, open_fetcher(timeout=0.5) as made:
         with pytest.raises(FetchError, match=r"longer than 0\.5 s"):
             await made.fetch(site.url)
 
 
-def children() -> set[str]:
+def list_reader_processes() -> set[str]:
     """The readers of pages that this process has started and that still are."""
     found = set()
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -274,8 +283,8 @@ def children() -> set[str]:
 async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
     deep = "<div>" * 100_000
     with pytest.raises(FetchError, match="longer than 1 s"):
-        await fetched(deep, timeout=1)
-    assert children() == set()
+        await fetch_text(deep, timeout=1)
+    assert list_reader_processes() == set()
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
@@ -283,7 +292,10 @@ async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
 async def test_a_page_made_to_become_enormous_is_cut_where_it_is_read() -> None:
     """Each link becomes a whole address."""
     links = "<a href=x>y</a>" * 20_000
-    async with serving(always(links)) as site, fetcher(max_chars=1000, timeout=30) as made:
+    async with (
+        serve_site(make_handler(links)) as site,
+        open_fetcher(max_chars=1000, timeout=30) as made,
+    ):
         page = await made.fetch(f"{site.url}/{'d' * 4000}/")
     assert page.content_length < 1100
     assert "[cut: the first 1000 characters of 8" in page.content
@@ -296,7 +308,7 @@ async def test_a_file_where_we_happen_to_be_is_not_run(
     for name in ("json.py", "selectolax.py", "crabtalk_search.py"):
         (tmp_path / name).write_text("raise SystemExit('run')")
     monkeypatch.chdir(tmp_path)
-    assert (await fetched("<p>fine</p>")).content == "fine"
+    assert (await fetch_text("<p>fine</p>")).content == "fine"
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
@@ -306,24 +318,24 @@ async def test_while_such_a_page_is_read_others_are_too() -> None:
         text = "<div>" * 100_000 if request.path == "/deep" else "<p>fine</p>"
         return web.Response(text=text, content_type="text/html")
 
-    async with serving(answer) as site, fetcher(timeout=30) as made:
+    async with serve_site(answer) as site, open_fetcher(timeout=30) as made:
         slow = asyncio.ensure_future(made.fetch(f"{site.url}/deep"))
         async with asyncio.timeout(20):
-            while not children():
+            while not list_reader_processes():
                 await asyncio.sleep(0.01)
             page = await made.fetch(site.url)
         assert page.content == "fine"
         assert not slow.done()
         slow.cancel()
         await asyncio.wait([slow])
-    assert children() == set()
+    assert list_reader_processes() == set()
 
 
 def fetch_bomb(bomb: str) -> tuple[str, int]:
     """Why it was refused, and the memory of the largest process that read it, in bytes."""
     refusal = ""
     try:
-        asyncio.run(fetched(bomb, timeout=40))
+        asyncio.run(fetch_text(bomb, timeout=40))
     except FetchError as error:
         refusal = str(error)
     return refusal, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
@@ -339,14 +351,14 @@ async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         refusal, largest = await asyncio.wrap_future(pool.submit(fetch_bomb, bomb))
     assert "too deep or too large to read" in refusal
-    assert largest < MEMORY
-    assert (await fetched("<p>fine</p>")).content == "fine"
+    assert largest < MAX_MEMORY
+    assert (await fetch_text("<p>fine</p>")).content == "fine"
 
 
 @pytest.mark.req("searchapp.fetch.errors")
 @pytest.mark.parametrize("status", [404, 403, 500])
 async def test_a_page_that_is_not_there_is_an_error(status: int) -> None:
-    async with serving(always("sorry", status)) as site, fetcher() as made:
+    async with serve_site(make_handler("sorry", status)) as site, open_fetcher() as made:
         with pytest.raises(FetchError, match=f"answered {status}"):
             await made.fetch(site.url)
 
@@ -362,7 +374,7 @@ async def test_a_connection_that_breaks_off_is_an_error() -> None:
         request.transport.abort()
         return response
 
-    async with serving(answer) as site, fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as made:
         with pytest.raises(FetchError, match="broke off"):
             await made.fetch(site.url)
 
@@ -373,7 +385,7 @@ async def test_a_page_that_cannot_be_unpacked_is_an_error() -> None:
         headers = {"Content-Encoding": "gzip", "Content-Type": "text/plain"}
         return web.Response(body=b"not gzip at all", headers=headers)
 
-    async with serving(answer) as site, fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as made:
         with pytest.raises(FetchError, match="broke off"):
             await made.fetch(site.url)
 
@@ -382,15 +394,15 @@ async def test_a_page_that_cannot_be_unpacked_is_an_error() -> None:
 async def test_a_site_that_cannot_show_who_it_is_is_an_error() -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
-    async with serving(always("secret"), tls=tls) as site, fetcher() as made:
+    async with serve_site(make_handler("secret"), tls=tls) as site, open_fetcher() as made:
         with pytest.raises(FetchError, match="certificate"):
             await made.fetch(f"https://127.0.0.1:{site.port}/")
-    assert site.asked == []
+    assert site.requests == []
 
 
 @pytest.mark.req("searchapp.fetch.errors")
 async def test_an_error_does_not_repeat_an_address_at_length() -> None:
-    async with serving(always("", 404)) as site, fetcher() as made:
+    async with serve_site(make_handler("", 404)) as site, open_fetcher() as made:
         with pytest.raises(FetchError, match="answered 404") as caught:
             await made.fetch(f"{site.url}/{'x' * 5000}")
     assert len(str(caught.value)) < 300
@@ -398,16 +410,16 @@ async def test_an_error_does_not_repeat_an_address_at_length() -> None:
 
 @pytest.mark.req("searchapp.fetch.errors")
 async def test_an_address_that_is_too_long_is_refused() -> None:
-    async with fetcher() as made:
+    async with open_fetcher() as made:
         with pytest.raises(FetchError, match="longer than 8000 characters"):
             await made.fetch("https://a.example/" + "x" * 8000)
 
 
 @pytest.mark.req("searchapp.fetch.errors")
 async def test_nobody_there_is_an_error() -> None:
-    async with serving(always("")) as site:
-        gone = Site(site.port)
-    async with fetcher() as made:
+    async with serve_site(make_handler("")) as site:
+        gone = LocalSite(site.port)
+    async with open_fetcher() as made:
         with pytest.raises(FetchError, match="cannot connect"):
             await made.fetch(gone.url)
 
@@ -418,6 +430,6 @@ async def test_a_page_is_read_in_the_charset_the_server_names() -> None:
         body = "<title>Гавань</title><p>прилив</p>".encode("koi8-r")
         return web.Response(body=body, headers={"Content-Type": "text/html; charset=KOI8-R"})
 
-    async with serving(answer) as site, fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as made:
         page = await made.fetch(site.url)
     assert (page.title, page.content) == ("Гавань", "прилив")

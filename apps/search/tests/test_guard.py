@@ -8,14 +8,20 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.search.tests.sites import always, serving
+from apps.search.tests.sites import make_handler, serve_site
 from crabtalk_search.config import FetchConfig
 from crabtalk_search.errors import FetchError
-from crabtalk_search.fetch import Fetcher
-from crabtalk_search.guard import Guard
+from crabtalk_search.fetch import PageFetcher
+from crabtalk_search.guard import AddressGuard
 
-PUBLIC = ["1.1.1.1", "93.184.215.14", "2606:4700:4700::1111", "64:ff9b::101:101", "2002:101:101::"]
-REFUSED = [
+PUBLIC_ADDRESSES = [
+    "1.1.1.1",
+    "93.184.215.14",
+    "2606:4700:4700::1111",
+    "64:ff9b::101:101",
+    "2002:101:101::",
+]
+REFUSED_ADDRESSES = [
     "0.0.0.0",
     "0.1.2.3",
     "10.0.0.1",
@@ -61,50 +67,50 @@ REFUSED = [
 
 
 @pytest.mark.req("searchapp.fetch.private")
-@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("text", REFUSED_ADDRESSES)
 def test_what_is_not_public_is_refused(text: str) -> None:
-    assert not Guard().allows(ip_address(text))
+    assert not AddressGuard().allows_address(ip_address(text))
 
 
 @pytest.mark.req("searchapp.fetch.private")
-@pytest.mark.parametrize("text", PUBLIC)
+@pytest.mark.parametrize("text", PUBLIC_ADDRESSES)
 def test_what_is_public_is_not(text: str) -> None:
-    assert Guard().allows(ip_address(text))
+    assert AddressGuard().allows_address(ip_address(text))
 
 
 @pytest.mark.req("searchapp.fetch.private")
 @given(st.ip_addresses(v=4))
 def test_an_address_in_another_address_is_judged_like_itself(address: IPv4Address) -> None:
-    guard = Guard()
+    guard = AddressGuard()
     mapped = IPv6Address((0xFFFF << 32) | int(address))
     translated = IPv6Address(int(IPv6Address("64:ff9b::")) | int(address))
     six_to_four = IPv6Address((0x2002 << 112) | (int(address) << 80))
-    assert {guard.allows(outer) for outer in (mapped, translated, six_to_four)} == {
-        guard.allows(address)
+    assert {guard.allows_address(outer) for outer in (mapped, translated, six_to_four)} == {
+        guard.allows_address(address)
     }
 
 
 @pytest.mark.req("searchapp.fetch.allowed")
 def test_what_the_configuration_allows_is_allowed_and_nothing_beside_it() -> None:
-    guard = Guard([ip_network("10.1.0.0/16"), ip_network("::1")])
-    assert guard.allows(ip_address("10.1.2.3"))
-    assert guard.allows(ip_address("::ffff:10.1.2.3"))
-    assert guard.allows(ip_address("::1"))
-    assert not guard.allows(ip_address("10.2.0.1"))
-    assert not guard.allows(ip_address("127.0.0.1"))
+    guard = AddressGuard([ip_network("10.1.0.0/16"), ip_network("::1")])
+    assert guard.allows_address(ip_address("10.1.2.3"))
+    assert guard.allows_address(ip_address("::ffff:10.1.2.3"))
+    assert guard.allows_address(ip_address("::1"))
+    assert not guard.allows_address(ip_address("10.2.0.1"))
+    assert not guard.allows_address(ip_address("127.0.0.1"))
 
 
-class Names(AbstractResolver):
+class FakeResolver(AbstractResolver):
     """A name service that says what it is told, in turn."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.asked_names: list[str] = []
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        self.asked.append(host)
+        self.asked_names.append(host)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [
             ResolveResult(
@@ -129,26 +135,26 @@ class Names(AbstractResolver):
 )
 async def test_a_name_is_judged_by_its_addresses(addresses: list[str]) -> None:
     async with (
-        serving(always("secret")) as site,
-        Fetcher(FetchConfig(), Guard((), Names(addresses))) as fetcher,
+        serve_site(make_handler("secret")) as site,
+        PageFetcher(FetchConfig(), AddressGuard((), FakeResolver(addresses))) as fetcher,
     ):
         with pytest.raises(FetchError, match=r"inside\.example is at .* is not a public address"):
             await fetcher.fetch(f"http://inside.example:{site.port}/")
-    assert site.asked == []
+    assert site.requests == []
 
 
 @pytest.mark.req("searchapp.fetch.private")
 async def test_an_address_that_was_judged_is_the_one_connected_to() -> None:
     """A name that is public first and private when it is looked up again gains nothing by it."""
-    names = Names(["127.0.0.2"], ["127.0.0.1"])
+    names = FakeResolver(["127.0.0.2"], ["127.0.0.1"])
     allowed = [ip_network("127.0.0.2")]
     async with (
-        serving(always("public", content_type="text/plain"), host="127.0.0.2") as site,
-        Fetcher(FetchConfig(), Guard(allowed, names)) as fetcher,
+        serve_site(make_handler("public", content_type="text/plain"), host="127.0.0.2") as site,
+        PageFetcher(FetchConfig(), AddressGuard(allowed, names)) as fetcher,
     ):
         page = await fetcher.fetch(f"http://rebinding.example:{site.port}/")
         assert page.content == "public"
-        assert names.asked == ["rebinding.example"]  # once: nothing to change its mind about
+        assert names.asked_names == ["rebinding.example"]  # once: nothing to change its mind about
 
 
 @pytest.mark.req("searchapp.fetch.private")
@@ -179,10 +185,10 @@ async def test_an_address_that_was_judged_is_the_one_connected_to() -> None:
     ],
 )
 async def test_no_way_to_write_loopback_leads_there(host: str) -> None:
-    async with serving(always("secret")) as site, Fetcher(FetchConfig()) as fetcher:
+    async with serve_site(make_handler("secret")) as site, PageFetcher(FetchConfig()) as fetcher:
         with pytest.raises(FetchError):
             await fetcher.fetch(f"http://{host}:{site.port}/")
-    assert site.asked == []
+    assert site.requests == []
 
 
 @pytest.mark.req("searchapp.fetch.private")
@@ -190,8 +196,8 @@ async def test_the_same_site_can_be_read_when_it_is_allowed() -> None:
     """What the refusals above are worth: nothing else stands in the way."""
     config = FetchConfig(allow=(ip_network("127.0.0.0/8"), ip_network("::ffff:0:0/96")))
     async with (
-        serving(always("secret", content_type="text/plain")) as site,
-        Fetcher(config) as fetcher,
+        serve_site(make_handler("secret", content_type="text/plain")) as site,
+        PageFetcher(config) as fetcher,
     ):
         for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
             page = await fetcher.fetch(f"http://{host}:{site.port}/")

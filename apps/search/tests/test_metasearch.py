@@ -7,59 +7,61 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from crabtalk_search.config import Config
-from crabtalk_search.engines import Engine
+from crabtalk_search.config import SearchConfig
+from crabtalk_search.engines import SearchEngine
 from crabtalk_search.errors import EngineError, SearchError
-from crabtalk_search.hit import Hit
-from crabtalk_search.metasearch import EngineFailure, Metasearch, chosen
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.metasearch import EngineFailure, Metasearch, make_engines
+from crabtalk_search.web import EngineClient
 
 
 @dataclass
-class Scripted:
+class ScriptedEngine:
     """An engine that does what it is told."""
 
     id: str
-    act: Callable[[str, int], Awaitable[list[Hit]]]
+    act: Callable[[str, int], Awaitable[list[EngineHit]]]
     has_pages: bool = True
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    requests: list[tuple[str, int]] = field(default_factory=list)
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
-        self.asked.append((query, page))
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
+        self.requests.append((query, page))
         return await self.act(query, page)
 
 
-async def finds(query: str, page: int) -> list[Hit]:
-    return [Hit(query, f"https://{page}.example", "")]
+async def find_one(query: str, page: int) -> list[EngineHit]:
+    return [EngineHit(query, f"https://{page}.example", "")]
 
 
-async def fails(query: str, page: int) -> list[Hit]:
+async def raise_engine_error(query: str, page: int) -> list[EngineHit]:
     raise EngineError("out of order")
 
 
-async def trips(query: str, page: int) -> list[Hit]:
+async def raise_key_error(query: str, page: int) -> list[EngineHit]:
     raise KeyError("surprise")
 
 
-async def hangs(query: str, page: int) -> list[Hit]:
+async def hang_forever(query: str, page: int) -> list[EngineHit]:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-def over(*engines: Engine, config: Config | None = None) -> Metasearch:
-    return Metasearch(config or Config(timeout=0.2), Web(1), engines)
+def make_metasearch(*engines: SearchEngine, config: SearchConfig | None = None) -> Metasearch:
+    return Metasearch(config or SearchConfig(timeout=0.2), EngineClient(1), engines)
 
 
 @pytest.mark.req("searchapp.search.parallel")
 async def test_engines_are_asked_at_once() -> None:
     together = asyncio.Barrier(3)
 
-    async def waits(query: str, page: int) -> list[Hit]:
+    async def waits(query: str, page: int) -> list[EngineHit]:
         async with asyncio.timeout(5):
             await together.wait()
-        return await finds(query, page)
+        return await find_one(query, page)
 
-    search = over(*(Scripted(name, waits) for name in "abc"), config=Config(timeout=10))
+    search = make_metasearch(
+        *(ScriptedEngine(name, waits) for name in "abc"), config=SearchConfig(timeout=10)
+    )
     answer = await search.search("tides")
     assert answer.results[0].engines == ["a", "b", "c"]
     assert answer.engine_errors == []
@@ -68,8 +70,11 @@ async def test_engines_are_asked_at_once() -> None:
 @pytest.mark.req("searchapp.search.errors")
 @pytest.mark.clock
 async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_found() -> None:
-    search = over(
-        Scripted("a", fails), Scripted("b", finds), Scripted("c", hangs), Scripted("d", trips)
+    search = make_metasearch(
+        ScriptedEngine("a", raise_engine_error),
+        ScriptedEngine("b", find_one),
+        ScriptedEngine("c", hang_forever),
+        ScriptedEngine("d", raise_key_error),
     )
     start = time.monotonic()
     answer = await search.search("tides")
@@ -85,38 +90,38 @@ async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_f
 
 @pytest.mark.req("searchapp.search.errors")
 async def test_an_answer_nobody_gave_is_empty_and_says_why() -> None:
-    answer = await over(Scripted("a", fails)).search("tides")
+    answer = await make_metasearch(ScriptedEngine("a", raise_engine_error)).search("tides")
     assert answer.results == []
     assert answer.engine_errors == [EngineFailure("a", "out of order")]
 
 
 @pytest.mark.req("searchapp.cache")
 async def test_a_question_asked_again_is_not_passed_on() -> None:
-    engine = Scripted("a", finds)
-    search = over(engine)
+    engine = ScriptedEngine("a", find_one)
+    search = make_metasearch(engine)
     first = await search.search("tide  tables ")
     assert await search.search("tide tables") is first
     await search.search("tide tables", 1)
     await search.search("other")
-    assert engine.asked == [("tide tables", 0), ("tide tables", 1), ("other", 0)]
+    assert engine.requests == [("tide tables", 0), ("tide tables", 1), ("other", 0)]
 
 
 @pytest.mark.req("searchapp.cache")
 async def test_an_answer_nobody_gave_is_not_kept() -> None:
-    engine = Scripted("a", fails)
-    search = over(engine)
+    engine = ScriptedEngine("a", raise_engine_error)
+    search = make_metasearch(engine)
     await search.search("tides")
     await search.search("tides")
-    assert len(engine.asked) == 2
+    assert len(engine.requests) == 2
 
 
 @pytest.mark.req("searchapp.search.pages")
 async def test_an_engine_without_pages_is_asked_for_the_first_only() -> None:
-    paged, single = Scripted("a", finds), Scripted("b", finds, has_pages=False)
-    search = over(paged, single)
+    paged, single = ScriptedEngine("a", find_one), ScriptedEngine("b", find_one, has_pages=False)
+    search = make_metasearch(paged, single)
     assert [r.engines for r in (await search.search("tides", 0)).results] == [["a", "b"]]
     assert [r.engines for r in (await search.search("tides", 1)).results] == [["a"]]
-    assert single.asked == [("tides", 0)]
+    assert single.requests == [("tides", 0)]
 
 
 @pytest.mark.req("searchapp.search.refused")
@@ -124,19 +129,19 @@ async def test_an_engine_without_pages_is_asked_for_the_first_only() -> None:
     ("query", "page"), [("", 0), (" \n", 0), ("x" * 2001, 0), ("tides", -1), ("tides", 101)]
 )
 async def test_what_cannot_be_asked_is_refused_before_any_engine_is(query: str, page: int) -> None:
-    engine = Scripted("a", finds)
+    engine = ScriptedEngine("a", find_one)
     with pytest.raises(SearchError, match=":"):
-        await over(engine).search(query, page)
-    assert engine.asked == []
+        await make_metasearch(engine).search(query, page)
+    assert engine.requests == []
 
 
 @pytest.mark.req("searchapp.search.max_results")
 async def test_twenty_results_are_the_most_by_default() -> None:
-    async def many(query: str, page: int) -> list[Hit]:
-        return [Hit("t", f"https://{n}.example", "") for n in range(50)]
+    async def many(query: str, page: int) -> list[EngineHit]:
+        return [EngineHit("t", f"https://{n}.example", "") for n in range(50)]
 
-    assert len((await over(Scripted("a", many)).search("tides")).results) == 20
-    short = over(Scripted("a", many), config=Config(max_results=3))
+    assert len((await make_metasearch(ScriptedEngine("a", many)).search("tides")).results) == 20
+    short = make_metasearch(ScriptedEngine("a", many), config=SearchConfig(max_results=3))
     assert len((await short.search("tides")).results) == 3
 
 
@@ -144,16 +149,18 @@ async def test_twenty_results_are_the_most_by_default() -> None:
 async def test_cancelled_it_waits_for_no_engine() -> None:
     left = asyncio.Event()
 
-    async def notices(query: str, page: int) -> list[Hit]:
+    async def notices(query: str, page: int) -> list[EngineHit]:
         try:
-            return await hangs(query, page)
+            return await hang_forever(query, page)
         finally:
             left.set()
 
-    engine = Scripted("a", notices)
-    task = asyncio.ensure_future(over(engine, config=Config(timeout=60)).search("tides"))
+    engine = ScriptedEngine("a", notices)
+    task = asyncio.ensure_future(
+        make_metasearch(engine, config=SearchConfig(timeout=60)).search("tides")
+    )
     async with asyncio.timeout(5):
-        while not engine.asked:
+        while not engine.requests:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
@@ -163,7 +170,12 @@ async def test_cancelled_it_waits_for_no_engine() -> None:
 @pytest.mark.req("searchapp.engines")
 def test_the_five_free_engines_are_asked_unless_told_otherwise() -> None:
     free = ["bing", "brave", "duck_duck_go", "mojeek", "wikipedia"]
-    assert [engine.id for engine in chosen(Config())] == free
+    assert [engine.id for engine in make_engines(SearchConfig())] == free
     told = {"searxng": "http://s", "brave_api": "k", "tavily": "k"}
-    config = Config(engines=(*told, "ddgs"), told=told)
-    assert [engine.id for engine in chosen(config)] == ["searxng", "brave_api", "tavily", "ddgs"]
+    config = SearchConfig(engines=(*told, "ddgs"), engine_settings=told)
+    assert [engine.id for engine in make_engines(config)] == [
+        "searxng",
+        "brave_api",
+        "tavily",
+        "ddgs",
+    ]

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_search.page import readable
+from crabtalk_search.page import extract_readable
 
 URL = "https://tides.example/dir/page"
 
 
-def text_of(html: str) -> str:
-    return readable(html, URL)[1]
+def extract_text(html: str) -> str:
+    return extract_readable(html, URL)[1]
 
 
 @pytest.mark.req("searchapp.fetch.readable")
@@ -19,15 +19,15 @@ def text_of(html: str) -> str:
 )
 def test_what_surrounds_a_page_is_dropped(tag: str) -> None:
     html = f"<body><{tag}>gone</{tag}><p>kept</p><{tag}>gone</{tag}></body>"
-    assert text_of(html) == "kept"
+    assert extract_text(html) == "kept"
 
 
 @pytest.mark.req("searchapp.fetch.readable")
 def test_forms_are_dropped_unless_they_are_the_page() -> None:
-    assert text_of("<p>a long enough paragraph</p><form>Search <input></form>") == (
+    assert extract_text("<p>a long enough paragraph</p><form>Search <input></form>") == (
         "a long enough paragraph"
     )
-    assert text_of("<form id=aspnetForm><p>a long enough paragraph</p></form>") == (
+    assert extract_text("<form id=aspnetForm><p>a long enough paragraph</p></form>") == (
         "a long enough paragraph"
     )
 
@@ -41,7 +41,7 @@ def test_blocks_are_apart_and_lists_tables_and_code_survive() -> None:
     <pre><code class="language-python">def f():
         return "&lt;"
     </code></pre>"""
-    text = text_of(html)
+    text = extract_text(html)
     assert text.startswith("# Tides\n\nOne\n\nTwo")
     assert "\n- a\n- b\n" in text
     assert "| Day | High |\n| --- | --- |\n| 1 | 04:10 |" in text
@@ -51,7 +51,7 @@ def test_blocks_are_apart_and_lists_tables_and_code_survive() -> None:
 @pytest.mark.req("searchapp.fetch.readable")
 def test_links_are_whole_and_pictures_are_left_out() -> None:
     html = '<p><a href="../x">up</a> <img src="a.png" alt="A picture"> <a href="#p">here</a></p>'
-    text = text_of(html)
+    text = extract_text(html)
     assert "[up](https://tides.example/x)" in text
     assert ".png" not in text
 
@@ -61,13 +61,13 @@ def test_the_part_that_says_it_is_the_content_is_taken() -> None:
     html = (
         "<div>menu</div><main><article><header><h1>Tides</h1></header><p>High</p></article></main>"
     )
-    assert text_of(html) == "# Tides\n\nHigh"
+    assert extract_text(html) == "# Tides\n\nHigh"
 
 
 @pytest.mark.req("searchapp.fetch.readable")
 def test_a_part_that_says_so_but_is_small_is_not() -> None:
     html = "<article>teaser</article><div><p>A much longer text than that teaser is.</p></div>"
-    assert "much longer" in text_of(html)
+    assert "much longer" in extract_text(html)
 
 
 @pytest.mark.req("searchapp.fetch.readable")
@@ -82,12 +82,12 @@ def test_a_part_that_says_so_but_is_small_is_not() -> None:
     ],
 )
 def test_the_title_is_the_best_there_is(html: str, title: str) -> None:
-    assert readable(html, URL)[0] == title
+    assert extract_readable(html, URL)[0] == title
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @given(st.text("<>/= \"'&;#abdivpfontableslect!-[]\n\0", max_size=200))
 def test_no_page_is_an_error(html: str) -> None:
-    title, text = readable(html, URL)
+    title, text = extract_readable(html, URL)
     assert isinstance(title, str)
     assert isinstance(text, str)

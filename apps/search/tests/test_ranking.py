@@ -4,22 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.ranking import Result, key, ranked
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.ranking import SearchResult, normalize_url, rank_hits
 
 
-def hits(*urls: str) -> list[Hit]:
-    return [Hit(f"title of {url}", url, "") for url in urls]
+def make_hits(*urls: str) -> list[EngineHit]:
+    return [EngineHit(f"title of {url}", url, "") for url in urls]
 
 
 @pytest.mark.req("searchapp.ranking")
 def test_a_page_scores_the_sum_of_its_places_and_half_a_point_for_each_further_engine() -> None:
     found = {
-        "bing": hits("https://a.example", "https://b.example", "https://c.example"),
-        "brave": hits("https://b.example", "https://c.example"),
-        "mojeek": hits("https://d.example", "https://x.example", "https://c.example"),
+        "bing": make_hits("https://a.example", "https://b.example", "https://c.example"),
+        "brave": make_hits("https://b.example", "https://c.example"),
+        "mojeek": make_hits("https://d.example", "https://x.example", "https://c.example"),
     }
-    assert [(r.url, r.engines, r.score) for r in ranked(found, 4)] == [
+    assert [(r.url, r.engines, r.score) for r in rank_hits(found, 4)] == [
         ("https://c.example", ["bing", "brave", "mojeek"], 1 / 3 + 1 / 2 + 0.5 + 1 / 3 + 0.5),
         ("https://b.example", ["bing", "brave"], 1 / 2 + 1 + 0.5),
         ("https://a.example", ["bing"], 1.0),
@@ -30,11 +30,11 @@ def test_a_page_scores_the_sum_of_its_places_and_half_a_point_for_each_further_e
 @pytest.mark.req("searchapp.ranking")
 def test_the_longest_description_is_kept_with_the_first_title_and_address() -> None:
     found = {
-        "bing": [Hit("First", "https://www.a.example/?utm_source=x", "short")],
-        "brave": [Hit("Second", "https://a.example", "a longer one")],
-        "mojeek": [Hit("Third", "https://a.example/", "shorter")],
+        "bing": [EngineHit("First", "https://www.a.example/?utm_source=x", "short")],
+        "brave": [EngineHit("Second", "https://a.example", "a longer one")],
+        "mojeek": [EngineHit("Third", "https://a.example/", "shorter")],
     }
-    [result] = ranked(found, 20)
+    [result] = rank_hits(found, 20)
     assert result.title == "First"
     assert result.url == "https://www.a.example/?utm_source=x"
     assert result.description == "a longer one"
@@ -42,14 +42,14 @@ def test_the_longest_description_is_kept_with_the_first_title_and_address() -> N
 
 @pytest.mark.req("searchapp.ranking")
 def test_an_engine_that_names_a_page_twice_counts_once() -> None:
-    [result] = ranked({"bing": hits("https://a.example", "https://a.example/")}, 20)
+    [result] = rank_hits({"bing": make_hits("https://a.example", "https://a.example/")}, 20)
     assert (result.engines, result.score) == (["bing"], 1.0)
 
 
 @pytest.mark.req("searchapp.ranking")
 def test_no_more_than_the_best_are_kept() -> None:
-    found = {"bing": hits(*(f"https://{n}.example" for n in range(50)))}
-    assert [r.url for r in ranked(found, 2)] == ["https://0.example", "https://1.example"]
+    found = {"bing": make_hits(*(f"https://{n}.example" for n in range(50)))}
+    assert [r.url for r in rank_hits(found, 2)] == ["https://0.example", "https://1.example"]
 
 
 @pytest.mark.req("searchapp.ranking.key")
@@ -66,7 +66,7 @@ def test_no_more_than_the_best_are_kept() -> None:
     ],
 )
 def test_addresses_that_are_one_page_have_one_key(url: str, same: str) -> None:
-    assert key(url) == same
+    assert normalize_url(url) == same
 
 
 @pytest.mark.req("searchapp.ranking.key")
@@ -81,32 +81,32 @@ def test_addresses_that_are_one_page_have_one_key(url: str, same: str) -> None:
     ],
 )
 def test_addresses_that_may_be_two_pages_have_two_keys(one: str, other: str) -> None:
-    assert key(one) != key(other)
+    assert normalize_url(one) != normalize_url(other)
 
 
 urls = st.sampled_from([f"https://{host}.example{tail}" for host in "abcd" for tail in ("", "/")])
-lists = st.lists(urls.map(lambda url: Hit("t", url, "")), max_size=6)
+lists = st.lists(urls.map(lambda url: EngineHit("t", url, "")), max_size=6)
 
 
 @pytest.mark.req("searchapp.ranking")
 @given(st.dictionaries(st.sampled_from(["bing", "brave", "mojeek"]), lists), st.integers(1, 5))
 def test_ranking_is_by_the_formula_whatever_was_found(
-    found: dict[str, list[Hit]], limit: int
+    found: dict[str, list[EngineHit]], limit: int
 ) -> None:
-    results = ranked(found, limit)
+    results = rank_hits(found, limit)
     best: dict[str, dict[str, int]] = {}
     for engine, listed in found.items():
         for position, hit in enumerate(listed, 1):
-            best.setdefault(key(hit.url), {}).setdefault(engine, position)
+            best.setdefault(normalize_url(hit.url), {}).setdefault(engine, position)
     expected = {
         page: sum(1 / place for place in places.values()) + 0.5 * (len(places) - 1)
         for page, places in best.items()
     }
     assert [r.score for r in results] == pytest.approx(sorted(expected.values())[::-1][:limit])
     for result in results:
-        assert result.score == pytest.approx(expected[key(result.url)])
-        assert set(result.engines) == best[key(result.url)].keys()
+        assert result.score == pytest.approx(expected[normalize_url(result.url)])
+        assert set(result.engines) == best[normalize_url(result.url)].keys()
 
 
 def test_results_do_not_share_their_engines() -> None:
-    assert Result("", "", "").engines is not Result("", "", "").engines
+    assert SearchResult("", "", "").engines is not SearchResult("", "", "").engines

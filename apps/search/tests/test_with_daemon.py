@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from apps.search.tests.sites import always, configure, saved, serving
-from apps.search.tests.test_component import PATIENCE, running
+from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
+from apps.search.tests.test_component import PATIENCE, run_component
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from tests.daemon.served import called, served
+from tests.daemon.served import run_daemon, run_tool_calls
 
 ASK = [("search", {"query": "tides"})]
 
 
-async def found(client: Client) -> None:
+async def wait_until_connected(client: Client) -> None:
     """Waits until the daemon has its tools."""
     async with asyncio.timeout(PATIENCE), aclosing(client.subscribe_mcp_events()) as events:
         async for event in events:
@@ -30,25 +30,27 @@ async def found(client: Client) -> None:
 async def test_an_agent_searches_and_does_so_again_after_the_component_was_killed(
     tmp_path: Path,
 ) -> None:
-    site_says = always(saved("searxng.json"), content_type="application/json")
+    site_says = make_handler(read_saved_page("searxng.json"), content_type="application/json")
     async with (
-        serving(site_says) as site,
-        served(tmp_path, hooks={}) as daemon,
+        serve_site(site_says) as site,
+        run_daemon(tmp_path, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        configure(daemon.home, site)
-        async with running(daemon.home) as process:
-            await found(client)
-            (first,) = await called(client, "crab", ASK)
+        write_config(daemon.home, site)
+        async with run_component(daemon.home) as process:
+            await wait_until_connected(client)
+            (first,) = await run_tool_calls(client, "crab", ASK)
             assert json.loads(first.output)["results"]
-            (refused,) = await called(client, "crab", [("fetch", {"url": "http://10.0.0.1/"})])
+            (refused,) = await run_tool_calls(
+                client, "crab", [("fetch", {"url": "http://10.0.0.1/"})]
+            )
             assert refused.output.startswith("mcp tool error: fetch error: 10.0.0.1 is not")
             process.kill()
             await process.wait()
             async with asyncio.timeout(PATIENCE):
                 while (await client.list_mcps()).mcps:
                     await asyncio.sleep(0.01)
-        async with running(daemon.home):
-            await found(client)
-            (again,) = await called(client, "twin", ASK)
+        async with run_component(daemon.home):
+            await wait_until_connected(client)
+            (again,) = await run_tool_calls(client, "twin", ASK)
             assert json.loads(again.output)["results"] == json.loads(first.output)["results"]

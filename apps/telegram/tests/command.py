@@ -1,5 +1,7 @@
 """The `crabtalk-telegram` command as a process of its own."""
 
-from tests.component.gateway.command import Command
+from tests.component.gateway.command import GatewayCommand
 
-COMMAND = Command("crabtalk-telegram", "crabtalk_telegram.cli:main", "crabtalk_telegram.opening")
+TELEGRAM_COMMAND = GatewayCommand(
+    "crabtalk-telegram", "crabtalk_telegram.cli:main", "crabtalk_telegram.opening"
+)

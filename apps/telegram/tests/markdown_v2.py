@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 RESERVED = frozenset("_*[]()~`>#+-=|{}.!")
-ENDS = {
+CLOSING_MARKS = {
     "bold": "*",
     "italic": "_",
     "underline": "__",
@@ -20,98 +20,100 @@ ENDS = {
 LANGUAGE = re.compile(r"[^\s`]*")
 
 
-class ParseError(ValueError):
+class MarkdownV2Error(ValueError):
     pass
 
 
 @dataclass(frozen=True)
-class Entity:
+class MarkdownEntity:
     kind: str
     text: str
     more: str = ""  # a link's address, a block's language
 
 
-class Reader:
+class MarkdownV2Parser:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.place = 0
-        self.shown = ""
-        self.open: list[tuple[str, int, str]] = []
-        self.found: list[Entity] = []
+        self.position = 0
+        self.visible_text = ""
+        self.open_entities: list[tuple[str, int, str]] = []
+        self.entities: list[MarkdownEntity] = []
 
-    def read(self) -> tuple[str, list[Entity]]:
-        while self.place < len(self.text):
-            self.step()
-        if self.open:
-            raise ParseError(f"Can't find end of {self.open[-1][0]} entity")
-        return self.shown, self.found
+    def parse(self) -> tuple[str, list[MarkdownEntity]]:
+        while self.position < len(self.text):
+            self.parse_next()
+        if self.open_entities:
+            raise MarkdownV2Error(f"Can't find end of {self.open_entities[-1][0]} entity")
+        return self.visible_text, self.entities
 
-    def has(self, words: str) -> bool:
-        return self.text.startswith(words, self.place)
+    def starts_with(self, words: str) -> bool:
+        return self.text.startswith(words, self.position)
 
-    def step(self) -> None:
-        text, place = self.text, self.place
+    def parse_next(self) -> None:
+        text, place = self.text, self.position
         if text[place] == "\\" and place + 1 < len(text) and 0 < ord(text[place + 1]) < 127:
-            self.shown += text[place + 1]
-            self.place += 2
+            self.visible_text += text[place + 1]
+            self.position += 2
             return
-        top = self.open[-1][0] if self.open else ""
+        top = self.open_entities[-1][0] if self.open_entities else ""
         if top and self.is_end(top):
-            self.end(top)
+            self.close_entity(top)
         elif top in ("code", "pre") or text[place] not in RESERVED:
-            self.shown += text[place]
-            self.place += 1
+            self.visible_text += text[place]
+            self.position += 1
         else:
-            self.begin()
+            self.open_entity()
 
     def is_end(self, kind: str) -> bool:
-        return self.has(ENDS[kind]) and not (kind == "italic" and self.has("__"))
+        return self.starts_with(CLOSING_MARKS[kind]) and not (
+            kind == "italic" and self.starts_with("__")
+        )
 
-    def end(self, kind: str) -> None:
-        _, start, more = self.open.pop()
-        self.place += len(ENDS[kind])
-        if kind == "link" and self.has("("):
-            more = self.address()
-        self.found.append(Entity(kind, self.shown[start:], more))
+    def close_entity(self, kind: str) -> None:
+        _, start, more = self.open_entities.pop()
+        self.position += len(CLOSING_MARKS[kind])
+        if kind == "link" and self.starts_with("("):
+            more = self.parse_address()
+        self.entities.append(MarkdownEntity(kind, self.visible_text[start:], more))
 
-    def address(self) -> str:
+    def parse_address(self) -> str:
         url = ""
-        self.place += 1
-        while not self.has(")"):
-            if self.place >= len(self.text):
-                raise ParseError("Can't find end of a URL")
-            if self.has("\\"):
-                self.place += 1
-            url += self.text[self.place]
-            self.place += 1
-        self.place += 1
+        self.position += 1
+        while not self.starts_with(")"):
+            if self.position >= len(self.text):
+                raise MarkdownV2Error("Can't find end of a URL")
+            if self.starts_with("\\"):
+                self.position += 1
+            url += self.text[self.position]
+            self.position += 1
+        self.position += 1
         return url
 
-    def begin(self) -> None:
-        if self.has("```"):
-            found = LANGUAGE.match(self.text, self.place + 3)
+    def open_entity(self) -> None:
+        if self.starts_with("```"):
+            found = LANGUAGE.match(self.text, self.position + 3)
             assert found is not None
-            self.place = found.end() + (self.text[found.end() : found.end() + 1] == "\n")
-            self.open.append(("pre", len(self.shown), found[0]))
+            self.position = found.end() + (self.text[found.end() : found.end() + 1] == "\n")
+            self.open_entities.append(("pre", len(self.visible_text), found[0]))
             return
-        if self.has(">") and (not self.shown or self.shown.endswith("\n")):
-            self.place += 1
+        if self.starts_with(">") and (not self.visible_text or self.visible_text.endswith("\n")):
+            self.position += 1
             return
         for kind in ("underline", "spoiler", "bold", "italic", "strike", "code"):
-            if self.has(ENDS[kind]):
-                self.open.append((kind, len(self.shown), ""))
-                self.place += len(ENDS[kind])
+            if self.starts_with(CLOSING_MARKS[kind]):
+                self.open_entities.append((kind, len(self.visible_text), ""))
+                self.position += len(CLOSING_MARKS[kind])
                 return
-        if self.has("["):
-            self.open.append(("link", len(self.shown), ""))
-            self.place += 1
+        if self.starts_with("["):
+            self.open_entities.append(("link", len(self.visible_text), ""))
+            self.position += 1
             return
-        raise ParseError(
-            f"Character '{self.text[self.place]}' is reserved and must be escaped with the "
+        raise MarkdownV2Error(
+            f"Character '{self.text[self.position]}' is reserved and must be escaped with the "
             "preceding '\\'"
         )
 
 
-def read(text: str) -> tuple[str, list[Entity]]:
+def parse_markdown_v2(text: str) -> tuple[str, list[MarkdownEntity]]:
     """What is seen, and what is marked in it. Raises ParseError."""
-    return Reader(text).read()
+    return MarkdownV2Parser(text).parse()

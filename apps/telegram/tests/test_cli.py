@@ -13,13 +13,13 @@ import pytest
 
 import crabtalk_telegram
 from apps.telegram.help_pages import PAGE
-from apps.telegram.tests.bot_api import bot_api
-from apps.telegram.tests.command import COMMAND
-from apps.telegram.tests.world import world
+from apps.telegram.tests.bot_api import run_bot_api
+from apps.telegram.tests.command import TELEGRAM_COMMAND
+from apps.telegram.tests.world import open_telegram_world
 from crabtalk.component.gateway import load_settings, write_settings
-from crabtalk.component.gateway.settings import SHARED
-from crabtalk_telegram.cli import EXTRA, main
-from tests.component.gateway.kept import kept
+from crabtalk.component.gateway.settings import SHARED_KEYS
+from crabtalk_telegram.cli import EXTRA_SETTINGS, main
+from tests.component.gateway.kept import manage_gateway
 
 pytestmark = pytest.mark.one_loop
 
@@ -29,35 +29,39 @@ DOCS = Path(__file__).parents[3] / "docs" / "telegram.md"
 
 @pytest.mark.req("telegram.program")
 async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with open_telegram_world(tmp_path) as w:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "telegram.toml"
 
-        said = await COMMAND.called("run", *home)
+        said = await TELEGRAM_COMMAND.run_command("run", *home)
         assert (said.code, "run `crabtalk-telegram setup`" in said.err) == (1, True), said
-        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed="1:wrong\n")
+        said = await TELEGRAM_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed="1:wrong\n"
+        )
         assert (said.code, "does not know this token" in said.err) == (1, True), said
         assert not path.exists(), "only a token that works is written"
-        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed=w.api.token)
+        said = await TELEGRAM_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed=w.api.token
+        )
         assert (said.code, "knows us as @crab_bot" in said.out) == (0, True), said
         assert path.stat().st_mode & 0o777 == 0o600
-        assert load_settings(path, EXTRA).token == w.api.token
-        said = await COMMAND.called("check", *home, "--json")
+        assert load_settings(path, EXTRA_SETTINGS).token == w.api.token
+        said = await TELEGRAM_COMMAND.run_command("check", *home, "--json")
         assert json.loads(said.out) == {"name": "@crab_bot", "allowed_users": []}
 
-        async with COMMAND.running(w.home, "--verbose") as process:
-            await w.api.until(lambda: w.api.calls["getUpdates"])
-            said = await COMMAND.called("pair", *home, "--json")
-            w.api.says(f"/start {json.loads(said.out)['code']}")
-            await w.api.until(lambda: w.api.texts())
-            assert "Welcome" in w.api.texts()[0]
-            w.api.says("hello")
-            await w.api.until(lambda: w.api.texts()[-1] == "heard: hello")
-            said = await COMMAND.called("run", *home)
+        async with TELEGRAM_COMMAND.run_gateway(w.home, "--verbose") as process:
+            await w.api.wait_until(lambda: w.api.calls["getUpdates"])
+            said = await TELEGRAM_COMMAND.run_command("pair", *home, "--json")
+            w.api.add_message(f"/start {json.loads(said.out)['code']}")
+            await w.api.wait_until(lambda: w.api.texts_in())
+            assert "Welcome" in w.api.texts_in()[0]
+            w.api.add_message("hello")
+            await w.api.wait_until(lambda: w.api.texts_in()[-1] == "heard: hello")
+            said = await TELEGRAM_COMMAND.run_command("run", *home)
             assert (said.code, "already runs" in said.err) == (1, True), said
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
-        assert load_settings(path, EXTRA).allowed_users == ("7",)
+        assert load_settings(path, EXTRA_SETTINGS).allowed_users == ("7",)
         logged = (tmp_path / "output.log").read_text()
         logged += (w.home / "logs" / "telegram.log").read_text()
         assert "this is @crab_bot" in logged
@@ -68,14 +72,16 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
 @pytest.mark.req("telegram.program")
 @pytest.mark.req("gateways.pairing")
 async def test_at_a_terminal_it_asks_for_the_token_and_prints_a_code(home: Path) -> None:
-    async with bot_api() as api:
+    async with run_bot_api() as api:
         where, prompt = ("--home", home), "Token of Telegram: "
-        code, screen = await COMMAND.at_terminal(
+        code, screen = await TELEGRAM_COMMAND.run_at_terminal(
             "setup", *where, "--base-url", api.url, types={prompt: f"{api.token}\n"}
         )
         assert (code, "knows us as @crab_bot" in screen) == (0, True), screen
         assert api.token not in screen
-        code, screen = await COMMAND.at_terminal("run", *where, types={"from then on: ": "\x03"})
+        code, screen = await TELEGRAM_COMMAND.run_at_terminal(
+            "run", *where, types={"from then on: ": "\x03"}
+        )
     assert code in (0, 130), screen
     assert re.search(r"serves you from then on: [A-Z2-9]{8}\n", screen)
 
@@ -83,40 +89,40 @@ async def test_at_a_terminal_it_asks_for_the_token_and_prints_a_code(home: Path)
 @pytest.mark.req("telegram.crabup")
 @pytest.mark.parametrize("has_systemd", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_systemd: bool) -> None:
-    async with bot_api() as api:
+    async with run_bot_api() as api:
         changes = {"token": api.token, "base_url": api.url, "allowed_users": [7]}
         write_settings(home / "config" / "telegram.toml", changes)
-        with kept("telegram", tmp_path, home, has_systemd=has_systemd) as gateway:
+        with manage_gateway("telegram", tmp_path, home, has_systemd=has_systemd) as gateway:
             await gateway.start()
-            api.says("hello", "66")
-            await api.until(lambda: "do not know you" in "".join(api.texts("66")))
-            logs = await gateway.logs()
+            api.add_message("hello", "66")
+            await api.wait_until(lambda: "do not know you" in "".join(api.texts_in("66")))
+            logs = await gateway.read_logs()
             assert "this is @crab_bot" in logs
             assert api.token not in logs
             await gateway.stop()
         asked = api.calls["getUpdates"]
-        api.says("hello")
-        assert (api.calls["getUpdates"], len(api.waiting)) == (asked, 1)
+        api.add_message("hello")
+        assert (api.calls["getUpdates"], len(api.pending)) == (asked, 1)
 
 
 @pytest.mark.req("telegram.token")
 async def test_a_token_that_is_taken_back_ends_it_with_what_to_do(home: Path) -> None:
-    async with bot_api() as api:
+    async with run_bot_api() as api:
         changes = {"token": "1:no", "base_url": api.url, "allowed_users": [7]}
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await COMMAND.called("run", "--home", home)
+        said = await TELEGRAM_COMMAND.run_command("run", "--home", home)
     assert said.code == 1
     assert said.err.splitlines()[-1].endswith("run `crabtalk-telegram setup`")
 
 
 @pytest.mark.req("telegram.webhook")
 async def test_a_port_that_is_taken_is_named(home: Path) -> None:
-    async with bot_api() as api:
+    async with run_bot_api() as api:
         listen = api.url.removeprefix("http://")
         changes = {"token": api.token, "base_url": api.url, "webhook_listen": listen}
         changes["webhook_url"] = "https://bot.example"
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await COMMAND.called("run", "--home", home)
+        said = await TELEGRAM_COMMAND.run_command("run", "--home", home)
     assert (said.code, f"cannot listen at {listen}" in said.err) == (1, True), said
 
 
@@ -126,9 +132,9 @@ async def test_a_port_that_is_taken_is_named(home: Path) -> None:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("telegram.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await COMMAND.called(*words, "--help")
+    said = await TELEGRAM_COMMAND.run_command(*words, "--help")
     assert (said.code, said.err) == (0, "")
-    assert said.out == f"{PAGE.help_of(list(words))}\n"
+    assert said.out == f"{PAGE.render_help(list(words))}\n"
     assert " ".join(["crabtalk-telegram", *words]) in said.out.partition("Example")[2]
     assert len(said.out.splitlines()) <= 24
     assert max(map(len, said.out.splitlines())) <= 80
@@ -136,9 +142,9 @@ async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> No
 
 @pytest.mark.req("telegram.cli.help")
 def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
-    page = PAGE.text()
-    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
-    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
+    page = PAGE.read_page()
+    assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.list_shown_commands(page)) == sorted(["", *main.commands])
 
 
 @pytest.mark.req("telegram.cli.help")
@@ -155,7 +161,7 @@ def test_help_loads_nothing_of_telegram() -> None:
 @pytest.mark.req("telegram.cli.help")
 def test_the_installed_command_says_its_version() -> None:
     done = subprocess.run(
-        [COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
+        [TELEGRAM_COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
     )
     assert done.stdout.decode() == f"crabtalk-telegram {crabtalk_telegram.__version__}\n"
 
@@ -165,9 +171,9 @@ def test_the_page_has_every_setting_and_no_other(tmp_path: Path) -> None:
     page = DOCS.read_text("utf-8")
     (block,) = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
     (tmp_path / "telegram.toml").write_text(block)
-    settings = load_settings(tmp_path / "telegram.toml", EXTRA)
-    assert set(tomllib.loads(block)) == {*SHARED, *EXTRA}
+    settings = load_settings(tmp_path / "telegram.toml", EXTRA_SETTINGS)
+    assert set(tomllib.loads(block)) == {*SHARED_KEYS, *EXTRA_SETTINGS}
     assert settings.allowed_users == ("12345", "group:-1001234567890")
-    for key, default in EXTRA.items():
+    for key, default in EXTRA_SETTINGS.items():
         assert f"`{key}`" in page
         assert f"`{json.dumps(default)}`" in page

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.telegram.tests.markdown_v2 import Entity, ParseError, read
-from crabtalk_telegram.markdown import bare, has_table, marked
-from crabtalk_telegram.service import units
+from apps.telegram.tests.markdown_v2 import MarkdownEntity, MarkdownV2Error, parse_markdown_v2
+from crabtalk_telegram.markdown import has_table, render_markdown_v2, render_plain
+from crabtalk_telegram.service import count_utf16_units
 
 # What agents write, in pieces that are put together in any way.
 PIECES = st.sampled_from(
@@ -26,8 +26,8 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=24).map("".join), st.text(max_size=6
 @settings(max_examples=250)
 @given(TEXTS)
 def test_any_text_can_be_read_and_shows_what_the_bare_text_says(text: str) -> None:
-    shown, _ = read(marked(text))
-    assert shown == bare(text)
+    shown, _ = parse_markdown_v2(render_markdown_v2(text))
+    assert shown == render_plain(text)
 
 
 @pytest.mark.req("telegram.measure")
@@ -35,45 +35,61 @@ def test_any_text_can_be_read_and_shows_what_the_bare_text_says(text: str) -> No
 @given(TEXTS)
 def test_what_is_seen_is_never_longer_than_what_was_measured(text: str) -> None:
     if not has_table(text):
-        assert units(bare(text)) <= units(text)
+        assert count_utf16_units(render_plain(text)) <= count_utf16_units(text)
 
 
 @pytest.mark.req("telegram.markdown")
 @pytest.mark.parametrize(
     ("text", "shown", "entities"),
     [
-        ("**a** b", "a b", [Entity("bold", "a")]),
-        ("*a* _b_", "a b", [Entity("italic", "a"), Entity("italic", "b")]),
-        ("*a*_b_", "ab", [Entity("italic", "a"), Entity("bold", ""), Entity("italic", "b")]),
-        ("***a***", "a", [Entity("bold", "a"), Entity("italic", "a")]),
-        ("**a *b* c**", "a b c", [Entity("italic", "b"), Entity("bold", "a b c")]),
-        ("**a **b** c**", "a b c", [Entity("bold", "a b c")]),
-        ("~~a~~", "a", [Entity("strike", "a")]),
-        ("`a_b` `` c`d ``", "a_b c`d", [Entity("code", "a_b"), Entity("code", "c`d")]),
+        ("**a** b", "a b", [MarkdownEntity("bold", "a")]),
+        ("*a* _b_", "a b", [MarkdownEntity("italic", "a"), MarkdownEntity("italic", "b")]),
+        (
+            "*a*_b_",
+            "ab",
+            [
+                MarkdownEntity("italic", "a"),
+                MarkdownEntity("bold", ""),
+                MarkdownEntity("italic", "b"),
+            ],
+        ),
+        ("***a***", "a", [MarkdownEntity("bold", "a"), MarkdownEntity("italic", "a")]),
+        ("**a *b* c**", "a b c", [MarkdownEntity("italic", "b"), MarkdownEntity("bold", "a b c")]),
+        ("**a **b** c**", "a b c", [MarkdownEntity("bold", "a b c")]),
+        ("~~a~~", "a", [MarkdownEntity("strike", "a")]),
+        (
+            "`a_b` `` c`d ``",
+            "a_b c`d",
+            [MarkdownEntity("code", "a_b"), MarkdownEntity("code", "c`d")],
+        ),
         ("snake_case_name 2 * 3 * 4", "snake_case_name 2 * 3 * 4", []),
         ("**half", "**half", []),
-        ("# C# ##", "C#", [Entity("bold", "C#")]),
-        ("# A **title**", "A title", [Entity("bold", "A title")]),
+        ("# C# ##", "C#", [MarkdownEntity("bold", "C#")]),
+        ("# A **title**", "A title", [MarkdownEntity("bold", "A title")]),
         ("- a\n  - b\n2. c", "• a\n  • b\n2. c", []),
         ("- [ ] a\n- [x] b", "☐ a\n☑ b", []),
         ("> said\n> twice", "said\ntwice", []),
         ("a\n\n---\nb", "a\n\n———\nb", []),
-        ("[x](https://a.b/(c))", "x", [Entity("link", "x", "https://a.b/(c)")]),
+        ("[x](https://a.b/(c))", "x", [MarkdownEntity("link", "x", "https://a.b/(c)")]),
         ("[x](notes.md)", "x (notes.md)", []),
         ("![](https://a.b/c.png)", "https://a.b/c.png", None),
         ("https://a.b/_c_*d", "https://a.b/_c_*d", []),
         ("<https://a.b>", "https://a.b", []),
         ("1 &lt; 2 \\*", "1 < 2 *", []),
-        ("```python\na = `b` \\ c\n```", "a = `b` \\ c", [Entity("pre", "a = `b` \\ c", "python")]),
-        ("   ```\n   a\n   ```\nb", "a\nb", [Entity("pre", "a")]),
-        ("```\nnever closed", "never closed", [Entity("pre", "never closed")]),
-        ("~~~\n```\n~~~", "```", [Entity("pre", "```")]),
+        (
+            "```python\na = `b` \\ c\n```",
+            "a = `b` \\ c",
+            [MarkdownEntity("pre", "a = `b` \\ c", "python")],
+        ),
+        ("   ```\n   a\n   ```\nb", "a\nb", [MarkdownEntity("pre", "a")]),
+        ("```\nnever closed", "never closed", [MarkdownEntity("pre", "never closed")]),
+        ("~~~\n```\n~~~", "```", [MarkdownEntity("pre", "```")]),
     ],
 )
 def test_marks_mean_what_they_mean_elsewhere(
-    text: str, shown: str, entities: list[Entity] | None
+    text: str, shown: str, entities: list[MarkdownEntity] | None
 ) -> None:
-    found, marks = read(marked(text))
+    found, marks = parse_markdown_v2(render_markdown_v2(text))
     assert found == shown
     if entities is not None:
         assert sorted(marks, key=repr) == sorted(entities, key=repr)
@@ -82,16 +98,16 @@ def test_marks_mean_what_they_mean_elsewhere(
 @pytest.mark.req("telegram.markdown")
 def test_a_table_is_columns_of_fixed_width() -> None:
     text = "| who | says |\n|:--|--:|\n| **crab** | `ok` |\n| 漢字 | a\\|b |\nafter"
-    found, marks = read(marked(text))
+    found, marks = parse_markdown_v2(render_markdown_v2(text))
     table = "who  | says\n-----+-----\ncrab | ok\n漢字 | a|b"
     assert found == f"{table}\nafter"
-    assert marks == [Entity("pre", table)]
+    assert marks == [MarkdownEntity("pre", table)]
 
 
 @pytest.mark.req("telegram.measure")
 def test_a_table_whose_columns_would_be_vast_stays_as_it_was_written() -> None:
     text = "|a|b|\n|-|-|\n" + "|x|y|\n" * 50 + f"|{'z' * 200}|y|"
-    assert units(bare(text)) <= 2 * units(text)
+    assert count_utf16_units(render_plain(text)) <= 2 * count_utf16_units(text)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +130,10 @@ def test_a_table_whose_columns_would_be_vast_stays_as_it_was_written() -> None:
 )
 def test_long_and_senseless_texts_are_read_as_well(piece: str) -> None:
     for text in (piece * (4096 // len(piece)), f"# x{piece * 1000}y", f"|a|\n|{piece * 1000}"):
-        assert read(marked(text))[0] == bare(text)
+        assert parse_markdown_v2(render_markdown_v2(text))[0] == render_plain(text)
 
 
 def test_the_reader_of_the_tests_refuses_what_telegram_refuses() -> None:
     for text in ("a.b", "*a", "_a", "a_", "```a", "[a](b", "1-2", "a!", "`a", "__a_"):
-        with pytest.raises(ParseError):
-            read(text)
+        with pytest.raises(MarkdownV2Error):
+            parse_markdown_v2(text)

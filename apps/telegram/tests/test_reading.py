@@ -5,29 +5,29 @@ from typing import Any
 import pytest
 import telegram
 
-from apps.telegram.tests.bot_api import ME, BotApi
+from apps.telegram.tests.bot_api import ME, BotApiServer
 from crabtalk.component.gateway import Attachment, Chat, Person, Update
-from crabtalk_telegram.reading import read
+from crabtalk_telegram.reading import parse_update
 
 GROUP = {"id": -100500, "type": "supergroup", "title": "Shells"}
 BOT = telegram.User.de_json(ME, None)
 
 
-def seen(text: str = "", person: str = "7", **more: Any) -> Update | None:
-    api = BotApi()
-    number = api.says(text, person, **more)
-    return read(telegram.Update.de_json(api.waiting[number], None), BOT)
+def parse_message(text: str = "", person: str = "7", **more: Any) -> Update | None:
+    api = BotApiServer()
+    number = api.add_message(text, person, **more)
+    return parse_update(telegram.Update.de_json(api.pending[number], None), BOT)
 
 
-def to_us(text: str, **more: Any) -> tuple[bool, str]:
-    update = seen(text, chat=GROUP, **more)
+def parse_group_message(text: str, **more: Any) -> tuple[bool, str]:
+    update = parse_message(text, chat=GROUP, **more)
     assert update is not None
     return update.is_to_us, update.text
 
 
 @pytest.mark.req("telegram.sender")
 def test_what_a_person_says_is_read() -> None:
-    update = seen("hello @crab_bot")
+    update = parse_message("hello @crab_bot")
     assert update is not None
     assert (update.chat, update.person) == (Chat("7"), Person("7", "Ann"))
     assert (update.text, update.is_to_us, update.press) == ("hello @crab_bot", True, "")
@@ -36,39 +36,42 @@ def test_what_a_person_says_is_read() -> None:
 
 @pytest.mark.req("telegram.groups")
 def test_in_groups_only_what_is_meant_for_us_is() -> None:
-    assert to_us("just talking") == (False, "just talking")
-    assert to_us("@crab_bot hello") == (True, "hello")
-    assert to_us("🦀 hi @Crab_Bot, dig") == (True, "🦀 hi , dig")
-    assert to_us("@crab_bottom hello") == (False, "@crab_bottom hello")
-    assert to_us("@crab_bot @twin hello") == (True, "@twin hello")
-    assert to_us("/stop") == (True, "/stop")
-    assert to_us("/stop@crab_bot now") == (True, "/stop@crab_bot now")
-    assert to_us("/stop@other_bot") == (False, "/stop@other_bot")
+    assert parse_group_message("just talking") == (False, "just talking")
+    assert parse_group_message("@crab_bot hello") == (True, "hello")
+    assert parse_group_message("🦀 hi @Crab_Bot, dig") == (True, "🦀 hi , dig")
+    assert parse_group_message("@crab_bottom hello") == (False, "@crab_bottom hello")
+    assert parse_group_message("@crab_bot @twin hello") == (True, "@twin hello")
+    assert parse_group_message("/stop") == (True, "/stop")
+    assert parse_group_message("/stop@crab_bot now") == (True, "/stop@crab_bot now")
+    assert parse_group_message("/stop@other_bot") == (False, "/stop@other_bot")
     ours = {"message_id": 1, "date": 1, "chat": GROUP, "from": ME, "text": "x"}
     theirs = {**ours, "from": {"id": 8, "is_bot": False, "first_name": "Bo"}}
-    assert to_us("yes", reply_to_message=ours) == (True, "yes")
-    assert to_us("/stop@other_bot", reply_to_message=ours) == (False, "/stop@other_bot")
-    assert to_us("yes", reply_to_message=theirs) == (False, "yes")
+    assert parse_group_message("yes", reply_to_message=ours) == (True, "yes")
+    assert parse_group_message("/stop@other_bot", reply_to_message=ours) == (
+        False,
+        "/stop@other_bot",
+    )
+    assert parse_group_message("yes", reply_to_message=theirs) == (False, "yes")
     named = {"type": "text_mention", "offset": 0, "length": 4, "user": ME}
-    assert to_us("Crab, dig", entities=[named]) == (True, "Crab, dig")
+    assert parse_group_message("Crab, dig", entities=[named]) == (True, "Crab, dig")
     mention = {"type": "mention", "offset": 0, "length": 9}
     caption = {"caption": "@crab_bot look", "caption_entities": [mention]}
-    assert to_us("", **caption) == (True, "look")
+    assert parse_group_message("", **caption) == (True, "look")
 
 
 @pytest.mark.req("telegram.groups")
 def test_a_topic_is_a_chat_of_its_own() -> None:
-    update = seen("hi", chat=GROUP, is_topic_message=True, message_thread_id=12)
+    update = parse_message("hi", chat=GROUP, is_topic_message=True, message_thread_id=12)
     assert update is not None
     assert update.chat == Chat("-100500/12", is_group=True, title="Shells")
 
 
 @pytest.mark.req("telegram.own")
 def test_bots_channels_and_the_service_itself_are_not_heard() -> None:
-    assert seen("loop", "4242", is_bot=True) is None
-    assert seen("news", chat={"id": -1, "type": "channel", "title": "News"}) is None
-    assert read(telegram.Update.de_json({"update_id": 1}, None), BOT) is None
-    joined = seen("", chat=GROUP, new_chat_members=[ME])
+    assert parse_message("loop", "4242", is_bot=True) is None
+    assert parse_message("news", chat={"id": -1, "type": "channel", "title": "News"}) is None
+    assert parse_update(telegram.Update.de_json({"update_id": 1}, None), BOT) is None
+    joined = parse_message("", chat=GROUP, new_chat_members=[ME])
     assert joined is not None
     assert (joined.text, joined.attachments) == ("", ())
 
@@ -99,7 +102,7 @@ def test_files_of_every_kind_are_named() -> None:
         ),
     ]
     for given, attachment in found:
-        update = seen("", caption="look", **given)
+        update = parse_message("", caption="look", **given)
         assert update is not None
         assert (update.text, update.attachments) == ("look", (attachment,))
 
@@ -113,6 +116,6 @@ def test_what_has_no_text_is_put_into_words() -> None:
         ({"contact": {"phone_number": "+1", "first_name": "Bo"}}, "Contact: Bo, +1"),
     ]
     for more, words in given:
-        update = seen("", **more)
+        update = parse_message("", **more)
         assert update is not None
         assert update.text == words

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from crabtalk_tui.cli import COMMANDS
 from tests.daemon.served import PATIENCE
-from tests.warm import Program, readable
+from tests.warm import ForkedProgram, wait_readable
 
 CRABTALK = Path(sys.executable).with_name("crabtalk")
 INTERRUPT = "\x03"
-WARM = Program(
+WARM = ForkedProgram(
     CRABTALK,
     "crabtalk_tui.cli:main",
     *sorted({f"crabtalk_tui.{place.partition(':')[0]}" for _, place in COMMANDS.values()}),
@@ -25,19 +25,19 @@ WARM = Program(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CliOutcome:
     code: int | None
     out: str
     err: str
 
     @property
-    def answer(self) -> str:
+    def output(self) -> str:
         """What it printed, having succeeded without another word."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
     @property
-    def complaint(self) -> str:
+    def error(self) -> str:
         """The sentence it failed with, and nothing else."""
         assert self.code == 1, self
         assert self.err.startswith("crabtalk: "), self
@@ -45,12 +45,12 @@ class Outcome:
         return self.err.removeprefix("crabtalk: ").rstrip("\n")
 
 
-async def crabtalk(*words: str | Path, typed: bytes = b"", **env: str) -> Outcome:
+async def run_crabtalk(*words: str | Path, typed: bytes = b"", **env: str) -> CliOutcome:
     """`typed` is what comes on its standard input, which is no terminal."""
-    return Outcome(*await WARM.said(*words, typed=typed, env={**os.environ, **env}))
+    return CliOutcome(*await WARM.run_and_capture(*words, typed=typed, env={**os.environ, **env}))
 
 
-async def at_terminal(
+async def run_at_terminal(
     *words: str | Path, typed: str = "", when: str = "", **env: str
 ) -> tuple[int | None, str]:
     """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
@@ -68,10 +68,10 @@ async def at_terminal(
         os.close(slave)
         os.set_blocking(master, False)
         async with asyncio.timeout(PATIENCE):
-            while piece := await read_some(master):
+            while piece := await read_terminal(master):
                 screen += piece
                 if typed == INTERRUPT and when in screen:
-                    await until_asleep(process.pid)
+                    await wait_until_asleep(process.pid)
                     process.send_signal(signal.SIGINT)
                 elif typed and when in screen:
                     os.write(master, typed.encode())
@@ -83,19 +83,19 @@ async def at_terminal(
     return process.returncode, screen.replace("\r\n", "\n")
 
 
-async def until_asleep(pid: int) -> None:
+async def wait_until_asleep(pid: int) -> None:
     """Until it waits for what is typed: a signal that comes just before that goes unnoticed."""
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
         await asyncio.sleep(0)
 
 
-async def read_some(terminal: int) -> str:
+async def read_terminal(terminal: int) -> str:
     """What is on it next; nothing when the last program at it has ended."""
-    await readable(terminal)
+    await wait_readable(terminal)
     with suppress(OSError):
         return os.read(terminal, 65536).decode(errors="replace")
     return ""
 
 
-def without_colour(text: str) -> str:
+def strip_colours(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)

@@ -26,7 +26,7 @@ path.write_text(text)
 """
 
 
-class Desk:
+class FakeEditor:
     def __init__(self, path: Path, *orders: list[tuple[str, str]]) -> None:
         self._path = path / "desk"
         self._path.mkdir()
@@ -41,10 +41,10 @@ class Desk:
         return {"VISUAL": "", "EDITOR": shlex.join(words), "TMPDIR": str(self.drafts)}
 
     @property
-    def seen(self) -> list[str]:
+    def pages_seen(self) -> list[str]:
         return [path.read_text() for path in sorted(self._path.glob("seen-*"))]
 
     @property
-    def left(self) -> list[str]:
+    def remaining_drafts(self) -> list[str]:
         """What was not thrown away."""
         return [path.read_text() for path in sorted(self.drafts.glob("**/*.toml"))]

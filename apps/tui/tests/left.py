@@ -23,7 +23,7 @@ max_retries = 0
 
 
 @asynccontextmanager
-async def configured(home: Path) -> AsyncIterator[ModelServer]:
+async def configure_home(home: Path) -> AsyncIterator[ModelServer]:
     """A home where no daemon runs yet, and the model it will ask. None runs there afterwards."""
     home.mkdir(0o700)
     async with model_server(summary="We spoke of tides.") as model:
@@ -31,20 +31,20 @@ async def configured(home: Path) -> AsyncIterator[ModelServer]:
         try:
             yield model
         finally:
-            await asyncio.to_thread(stop, home)
+            await asyncio.to_thread(stop_daemon, home)
 
 
-def holder(home: Path) -> int:
-    pid = RunFiles.of(home).holder()
+def get_daemon_pid(home: Path) -> int:
+    pid = RunFiles.for_home(home).read_daemon_pid()
     assert pid is not None, "no daemon runs"
     return pid
 
 
-def stop(home: Path) -> None:
+def stop_daemon(home: Path) -> None:
     """Returns when none runs in it any more."""
-    files = RunFiles.of(home)
+    files = RunFiles.for_home(home)
     deadline = time.monotonic() + PATIENCE
-    while (pid := files.holder()) is not None:
+    while (pid := files.read_daemon_pid()) is not None:
         assert time.monotonic() < deadline, f"{pid} does not end"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

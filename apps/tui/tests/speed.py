@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 ATTEMPTS = 40
 # What a bare Python takes where nobody else is at work, in seconds; less is not counted.
-BARE = 0.015
+IDLE_START_SECONDS = 0.015
 
 
 def assert_quick(measure: Callable[[], float], seconds: float) -> None:
@@ -17,13 +17,13 @@ def assert_quick(measure: Callable[[], float], seconds: float) -> None:
     bare: list[float] = []
     while len(taken) < ATTEMPTS:
         taken.append(measure())
-        bare.append(bare_start())
-        if min(taken) <= seconds * max(1, min(bare) / BARE):
+        bare.append(measure_python_start())
+        if min(taken) <= seconds * max(1, min(bare) / IDLE_START_SECONDS):
             return
     raise AssertionError(f"took {min(taken) * 1000:.0f} ms, Python alone {min(bare) * 1000:.0f} ms")
 
 
-def bare_start() -> float:
+def measure_python_start() -> float:
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     return time.perf_counter() - begun

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crabtalk_tui.agent_page import page_of, prose, read_page
+from crabtalk_tui.agent_page import parse_agent, render_agent, render_prompt
 from crabtalk_tui.complaints import CommandError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -39,7 +39,7 @@ settings = st.fixed_dictionaries(
 @given(settings, st.none() | texts)
 @pytest.mark.req("cli.agents.show")
 def test_a_page_says_what_the_agent_is(document: dict[str, Any], prompt: str | None) -> None:
-    found, told = read_page(page_of(document, prompt))
+    found, told = parse_agent(render_agent(document, prompt))
     assert told == prompt
     # What has nothing in it is not written.
     assert {"hooks": {}, "mcps": [], **found} == document
@@ -51,21 +51,21 @@ def test_a_page_says_what_the_agent_is(document: dict[str, Any], prompt: str | N
 @example("a\\\nb\r\n\x7f\x00\t")
 @pytest.mark.req("cli.agents.show")
 def test_a_prompt_is_written_as_it_is(prompt: str) -> None:
-    assert tomllib.loads(f"prompt = {prose(prompt)}") == {"prompt": prompt}
+    assert tomllib.loads(f"prompt = {render_prompt(prompt)}") == {"prompt": prompt}
 
 
 def test_a_prompt_of_several_lines_is_written_over_several() -> None:
-    assert prose("You are crab.\nBe brief.") == '"""\nYou are crab.\nBe brief."""'
+    assert render_prompt("You are crab.\nBe brief.") == '"""\nYou are crab.\nBe brief."""'
 
 
 def test_what_json_calls_null_is_left_out() -> None:
-    page = page_of({"mcps": [{"name": "a", "command": "b", "url": None}]}, None)
+    page = render_agent({"mcps": [{"name": "a", "command": "b", "url": None}]}, None)
     assert page == '\n[[mcps]]\nname = "a"\ncommand = "b"\n'
 
 
 def test_a_page_may_be_json() -> None:
     page = json.dumps({"prompt": "You are crab.", "model": "m"})
-    assert read_page(page) == ({"model": "m"}, "You are crab.")
+    assert parse_agent(page) == ({"model": "m"}, "You are crab.")
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_a_page_may_be_json() -> None:
 @pytest.mark.req("cli.agents.edit.wrong")
 def test_what_is_wrong_with_a_page_is_a_sentence(page: str, sentence: str) -> None:
     with pytest.raises(CommandError) as caught:
-        read_page(page)
+        parse_agent(page)
     assert str(caught.value).startswith(sentence)

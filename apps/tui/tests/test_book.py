@@ -5,60 +5,60 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import at_terminal, crabtalk
-from apps.tui.tests.kept import ENTRIES, everywhere, kept, written
-from apps.tui.tests.peer import Peer, entry, serving
+from apps.tui.tests.command import run_at_terminal, run_crabtalk
+from apps.tui.tests.kept import ENTRIES, in_daemon_and_file, open_stored_memory, write_pages
+from apps.tui.tests.peer import CannedDaemon, make_entry, serve_daemon
 from crabtalk.memory import Memory
 from crabtalk.protocol import TooLargeError, wire
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.round_trip")
 async def test_a_dump_that_is_loaded_changes_nothing(tmp_path: Path, where: str) -> None:
     book = tmp_path / "brain"
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        before = memory.now()
-        said = await crabtalk("memory", "dump", *memory.words, book)
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        before = memory.read_entries()
+        said = await run_crabtalk("memory", "dump", *memory.words, book)
         assert (said.code, said.out, said.err) == (0, "", f"5 entries are in {book}\n")
         assert (book / "notes" / "deploy.md").is_file()
         assert (book / "archives" / "crab-user-1.md").is_file()
         assert {"book.toml", "SUMMARY.md"} <= {path.name for path in book.iterdir()}
-        said = await crabtalk("memory", "load", *memory.words, book)
-        assert said.answer == "0 added, 0 removed, 0 changed\n"
-        assert memory.now() == before
+        said = await run_crabtalk("memory", "load", *memory.words, book)
+        assert said.output == "0 added, 0 removed, 0 changed\n"
+        assert memory.read_entries() == before
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.load")
 async def test_load_says_what_changes_and_changes_it(tmp_path: Path, where: str) -> None:
     book = tmp_path / "brain"
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        before = memory.now()
-        await crabtalk("memory", "dump", *memory.words, book)
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        before = memory.read_entries()
+        await run_crabtalk("memory", "dump", *memory.words, book)
         page = book / "notes" / "tides.md"
         page.write_text(page.read_text().replace("noon", "midnight"))
         (book / "notes" / "deploy.md").unlink()
         (book / "notes" / "lighthouse.md").write_text("Two flashes, ten seconds.\n")
-        said = await crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert said.answer == (
+        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert said.output == (
             "1 added, 1 removed, 1 changed\n"
             "  added: lighthouse\n  removed: deploy\n  changed: tides\n"
         )
-        contents = {name: content for name, _, content, _, _ in memory.now()}
+        contents = {name: content for name, _, content, _, _ in memory.read_entries()}
         assert contents["tides"] == "High water at midnight."
         assert contents["lighthouse"] == "Two flashes, ten seconds."
         touched = ("tides", "lighthouse", "deploy")
         rest = [each for each in before if each[0] not in touched]
-        assert [each for each in memory.now() if each[0] not in touched] == rest
+        assert [each for each in memory.read_entries() if each[0] not in touched] == rest
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.load")
 async def test_load_in_json_is_one_document(tmp_path: Path, where: str) -> None:
-    book = written(tmp_path / "brain", tides="Low.", moon="Full.")
-    async with kept(where, tmp_path, *ENTRIES[:2]) as memory:
-        said = await crabtalk("memory", "load", *memory.words, book, "--yes", "--json")
-        assert json.loads(said.answer) == {
+    book = write_pages(tmp_path / "brain", tides="Low.", moon="Full.")
+    async with open_stored_memory(where, tmp_path, *ENTRIES[:2]) as memory:
+        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes", "--json")
+        assert json.loads(said.output) == {
             "added": ["moon"],
             "removed": ["deploy"],
             "changed": ["tides"],
@@ -67,68 +67,68 @@ async def test_load_in_json_is_one_document(tmp_path: Path, where: str) -> None:
 
 @pytest.mark.req("cli.memory.load")
 async def test_load_in_json_still_says_what_it_asks_about(tmp_path: Path) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
-    async with kept("file", tmp_path, *ENTRIES[:2]) as memory:
+    book = write_pages(tmp_path / "brain", moon="Full.")
+    async with open_stored_memory("file", tmp_path, *ENTRIES[:2]) as memory:
         words = ("memory", "load", *memory.words, book, "--json")
-        code, screen = await at_terminal(*words, typed="y\n", when="[y/N]")
+        code, screen = await run_at_terminal(*words, typed="y\n", when="[y/N]")
         assert code == 0
         assert screen.startswith("1 added, 2 removed, 0 changed\n")
         assert json.loads(screen.splitlines()[-1])["added"] == ["moon"]
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.load")
 async def test_a_page_that_cannot_be_read_changes_nothing(tmp_path: Path, where: str) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
+    book = write_pages(tmp_path / "brain", moon="Full.")
     (book / "notes" / "sun.md").write_bytes(b"\xff\xfe")
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        before = memory.now()
-        said = await crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert "sun.md is not UTF-8" in said.complaint
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        before = memory.read_entries()
+        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert "sun.md is not UTF-8" in said.error
         assert said.out == ""
-        assert memory.now() == before
+        assert memory.read_entries() == before
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.no_prompt")
 async def test_without_a_terminal_load_wants_a_yes_rather_than_asking(
     tmp_path: Path, where: str
 ) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        before = memory.now()
-        said = await crabtalk("memory", "load", *memory.words, book, typed=b"y\n")
-        assert said.complaint.endswith("say --yes")
+    book = write_pages(tmp_path / "brain", moon="Full.")
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        before = memory.read_entries()
+        said = await run_crabtalk("memory", "load", *memory.words, book, typed=b"y\n")
+        assert said.error.endswith("say --yes")
         assert said.out.startswith("1 added, 5 removed, 0 changed\n")
-        assert memory.now() == before
+        assert memory.read_entries() == before
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x03", 130)])
 @pytest.mark.req("cli.memory.load")
 async def test_at_a_terminal_load_asks_and_does_as_it_is_told(
     tmp_path: Path, where: str, answer: str, code: int
 ) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        before = memory.now()
+    book = write_pages(tmp_path / "brain", moon="Full.")
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        before = memory.read_entries()
         words = ("memory", "load", *memory.words, book)
-        found, screen = await at_terminal(*words, typed=answer, when="[y/N]")
+        found, screen = await run_at_terminal(*words, typed=answer, when="[y/N]")
         assert found == code, screen
         assert screen.startswith("1 added, 5 removed, 0 changed\n")
         if code == 0:
-            assert [name for name, *_ in memory.now()] == ["moon"]
+            assert [name for name, *_ in memory.read_entries()] == ["moon"]
         else:
-            assert memory.now() == before
+            assert memory.read_entries() == before
 
 
-class Growing(Peer):
+class GrowingMemoryDaemon(CannedDaemon):
     """Remembers something more each time it is asked for its last page."""
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
         page = await super().list_memory(request)
         if not page.HasField("next_after"):
-            self.entries.append(entry(len(self.entries) + 1, f"later {len(self.entries)}", ""))
+            self.entries.append(make_entry(len(self.entries) + 1, f"later {len(self.entries)}", ""))
         return page
 
 
@@ -136,10 +136,10 @@ class Growing(Peer):
 async def test_what_is_remembered_while_a_person_thinks_is_not_lost(
     tmp_path: Path, home: Path
 ) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
-    async with serving(peer := Growing(*ENTRIES), home):
+    book = write_pages(tmp_path / "brain", moon="Full.")
+    async with serve_daemon(peer := GrowingMemoryDaemon(*ENTRIES), home):
         words = ("memory", "load", "--home", home, "crab", book)
-        code, screen = await at_terminal(*words, typed="y\n", when="[y/N]")
+        code, screen = await run_at_terminal(*words, typed="y\n", when="[y/N]")
         assert code == 1
         assert "it has changed since, and is left as it is; load again" in screen
         assert "later 5" in [each.name for each in peer.entries]
@@ -147,59 +147,59 @@ async def test_what_is_remembered_while_a_person_thinks_is_not_lost(
 
 @pytest.mark.req("cli.memory.load")
 async def test_a_long_list_of_changes_is_cut(tmp_path: Path) -> None:
-    book = written(tmp_path / "brain", **{f"n{number}": "" for number in range(12)})
-    async with kept("file", tmp_path) as memory:
-        said = await crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert said.answer.splitlines()[0] == "12 added, 0 removed, 0 changed"
-        assert said.answer.endswith("n4, n5 and 4 more\n")
+    book = write_pages(tmp_path / "brain", **{f"n{number}": "" for number in range(12)})
+    async with open_stored_memory("file", tmp_path) as memory:
+        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert said.output.splitlines()[0] == "12 added, 0 removed, 0 changed"
+        assert said.output.endswith("n4, n5 and 4 more\n")
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.dump")
 async def test_dump_does_not_take_a_page_that_nobody_loaded(tmp_path: Path, where: str) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
+    book = write_pages(tmp_path / "brain", moon="Full.")
     page = book / "notes" / "moon.md"
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        said = await crabtalk("memory", "dump", *memory.words, book)
-        assert str(page) in said.complaint
-        assert "load it first" in said.complaint
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        said = await run_crabtalk("memory", "dump", *memory.words, book)
+        assert str(page) in said.error
+        assert "load it first" in said.error
         assert page.read_text() == "Full."
         assert [path.name for path in book.iterdir()] == ["notes"]
-        await crabtalk("memory", "load", *memory.words, book, "--yes")
-        said = await crabtalk("memory", "dump", *memory.words, book, "--json")
-        assert json.loads(said.answer) == {"directory": str(book), "entries": 1}
+        await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        said = await run_crabtalk("memory", "dump", *memory.words, book, "--json")
+        assert json.loads(said.output) == {"directory": str(book), "entries": 1}
         assert page.read_text().endswith("Full.\n")
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.req("cli.memory.dump")
 async def test_dump_again_replaces_its_own_pages_and_leaves_what_is_not_its_own(
     tmp_path: Path, where: str
 ) -> None:
     book = tmp_path / "brain"
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        await crabtalk("memory", "dump", *memory.words, book)
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        await run_crabtalk("memory", "dump", *memory.words, book)
         (book / "book.toml").write_text("[book]\ntitle = 'Mine'\n")
         (book / "theme").mkdir()
         page = book / "notes" / "tides.md"
         whole = page.read_text()
         page.rename(page.with_name("renamed.md"))
-        assert (await crabtalk("memory", "dump", *memory.words, book)).code == 0
+        assert (await run_crabtalk("memory", "dump", *memory.words, book)).code == 0
         assert page.read_text() == whole
         assert not page.with_name("renamed.md").exists()
         assert (book / "book.toml").read_text() == "[book]\ntitle = 'Mine'\n"
         assert (book / "theme").is_dir()
 
 
-@everywhere
+@in_daemon_and_file
 @pytest.mark.parametrize("verb", ["dump", "load"])
 async def test_a_directory_that_cannot_be_used_is_a_sentence(
     tmp_path: Path, where: str, verb: str
 ) -> None:
     (tmp_path / "file").write_text("")
-    async with kept(where, tmp_path, *ENTRIES) as memory:
-        said = await crabtalk("memory", verb, *memory.words, tmp_path / "file")
-        assert str(tmp_path / "file") in said.complaint
+    async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
+        said = await run_crabtalk("memory", verb, *memory.words, tmp_path / "file")
+        assert str(tmp_path / "file") in said.error
 
 
 @pytest.mark.req("cli.memory.load")
@@ -207,18 +207,18 @@ async def test_pages_too_large_for_the_daemon_are_told_where_to_go(
     tmp_path: Path, home: Path
 ) -> None:
     pages = {f"n{number}": "x" * 1_000_000 for number in range(17)}
-    book = written(tmp_path / "brain", **pages)
-    async with serving(peer := Peer(), home):
-        said = await crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
-        assert said.complaint.endswith("stop it, and load them with --file")
+    book = write_pages(tmp_path / "brain", **pages)
+    async with serve_daemon(peer := CannedDaemon(), home):
+        said = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
+        assert said.error.endswith("stop it, and load them with --file")
         assert peer.entries == []
     file = tmp_path / "crab.crmem"
-    said = await crabtalk("memory", "load", "--file", file, book, "--yes")
-    assert said.answer.startswith("17 added")
-    assert len(Memory.read(file).entries()) == 17
+    said = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
+    assert said.output.startswith("17 added")
+    assert len(Memory.open_read_only(file).entries()) == 17
 
 
-class Overtaxed(Peer):
+class OverloadedMemoryDaemon(CannedDaemon):
     """To whom any memory has more parts than it takes."""
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
@@ -229,8 +229,8 @@ class Overtaxed(Peer):
 async def test_pages_of_more_parts_than_the_daemon_takes_are_told_where_to_go(
     tmp_path: Path, home: Path
 ) -> None:
-    book = written(tmp_path / "brain", moon="Full.")
-    async with serving(Overtaxed(), home):
-        said = await crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
-        assert "more names and aliases than a daemon takes" in said.complaint
-        assert said.complaint.endswith("stop it, and load them with --file")
+    book = write_pages(tmp_path / "brain", moon="Full.")
+    async with serve_daemon(OverloadedMemoryDaemon(), home):
+        said = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
+        assert "more names and aliases than a daemon takes" in said.error
+        assert said.error.endswith("stop it, and load them with --file")

@@ -15,7 +15,7 @@ from apps.tui.tests.speed import assert_quick
 from crabtalk_tui.cli import COMMANDS as LISTED
 
 
-def crabtalk(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str]":
+def run_command(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [CRABTALK, *words],
         stdin=subprocess.DEVNULL,
@@ -26,7 +26,7 @@ def crabtalk(*words: str | Path, **env: str) -> "subprocess.CompletedProcess[str
     )
 
 
-COMMANDS = [tuple(name.split()) for name in PAGES[0].commands()]
+COMMANDS = [tuple(name.split()) for name in PAGES[0].list_commands()]
 RUNS = [
     ("ask", "tide"),
     ("conversations", "list"),
@@ -87,7 +87,7 @@ def test_the_list_of_commands_here_is_whole() -> None:
 def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
     code, out, err = WARM.run(*words, "--help")
     assert (code, err) == (0, "")
-    assert out == f"{PAGES[0].help_of(list(words))}\n"
+    assert out == f"{PAGES[0].render_help(list(words))}\n"
     assert " ".join(["crabtalk", *words]) in out.partition("Example")[2]
     lines = out.splitlines()
     assert len(lines) <= 24, len(lines)
@@ -100,7 +100,11 @@ def test_without_a_daemon_it_is_said_how_to_start_one(
     words: tuple[str, ...], home: Path, tmp_path: Path
 ) -> None:
     env = {**os.environ, "CRABTALK_HOME": str(home)}
-    assert WARM.run("--no-start", *placed(words, tmp_path), env=env) == (1, "", advice(home))
+    assert WARM.run("--no-start", *place_files(words, tmp_path), env=env) == (
+        1,
+        "",
+        format_no_daemon_advice(home),
+    )
 
 
 @pytest.mark.parametrize("words", FIRST, ids=" ".join)
@@ -109,11 +113,11 @@ def test_every_command_brings_all_it_needs(
     words: tuple[str, ...], home: Path, tmp_path: Path
 ) -> None:
     """As a program that nobody has loaded before."""
-    said = crabtalk("--no-start", *placed(words, tmp_path), CRABTALK_HOME=str(home))
-    assert (said.returncode, said.stdout, said.stderr) == (1, "", advice(home))
+    said = run_command("--no-start", *place_files(words, tmp_path), CRABTALK_HOME=str(home))
+    assert (said.returncode, said.stdout, said.stderr) == (1, "", format_no_daemon_advice(home))
 
 
-def placed(words: tuple[str, ...], path: Path) -> list[str]:
+def place_files(words: tuple[str, ...], path: Path) -> list[str]:
     """The words of a command, with the files they speak of."""
     (path / "brain" / "notes").mkdir(parents=True)
     (path / "brain" / "agent.toml").write_text('prompt = "You are crab."')
@@ -121,30 +125,30 @@ def placed(words: tuple[str, ...], path: Path) -> list[str]:
     return [str(path / word) if word.startswith("brain") else word for word in words]
 
 
-def advice(home: Path) -> str:
+def format_no_daemon_advice(home: Path) -> str:
     return f"crabtalk: no daemon answers in {home}; start one with `crabtalkd run`\n"
 
 
 @pytest.mark.req("cli.no_daemon")
 def test_the_home_that_was_named_is_in_the_advice(home: Path) -> None:
-    said = crabtalk("--no-start", "search", "tide", "--home", home)
+    said = run_command("--no-start", "search", "tide", "--home", home)
     assert said.stderr.endswith(f"start one with `crabtalkd run --home {home}`\n")
 
 
 def test_the_version_is_the_packages() -> None:
-    assert crabtalk("--version").stdout == f"crabtalk {crabtalk_tui.__version__}\n"
+    assert run_command("--version").stdout == f"crabtalk {crabtalk_tui.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("memory", "nonsense"), ("search",)])
 @pytest.mark.req("cli.exit_codes")
 def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> None:
-    said = crabtalk(*words)
+    said = run_command(*words)
     assert (said.returncode, said.stdout) == (2, "")
     assert "Error: " in said.stderr
 
 
 def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() -> None:
-    said = crabtalk("search", "tide", "--home", "")
+    said = run_command("search", "tide", "--home", "")
     assert said.returncode == 2
     assert "it is empty" in said.stderr
 
@@ -169,10 +173,10 @@ def test_help_loads_neither_client_nor_store() -> None:
 
 @pytest.mark.req("cli.light")
 def test_a_memory_in_a_file_needs_no_client(tmp_path: Path) -> None:
-    from crabtalk.memory import Add, Memory
+    from crabtalk.memory import AddEntry, Memory
 
     with Memory.open(tmp_path / "m.crmem") as memory:
-        memory.apply(Add("tide", "High."))
+        memory.apply(AddEntry("tide", "High."))
     code = (
         "import sys, crabtalk_tui.cli as cli\n"
         f"cli.main(['memory', 'list', '--file', {str(tmp_path / 'm.crmem')!r}], "
@@ -205,21 +209,21 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
 def test_help_is_there_within_120_ms() -> None:
     def measure() -> float:
         begun = time.perf_counter()
-        assert crabtalk("--help").returncode == 0
+        assert run_command("--help").returncode == 0
         return time.perf_counter() - begun
 
     assert_quick(measure, 0.12)
 
 
 def test_a_narrow_screen_has_one_column_of_commands() -> None:
-    lines = crabtalk("--help", COLUMNS="50").stdout.splitlines()
+    lines = run_command("--help", COLUMNS="50").stdout.splitlines()
     assert max(map(len, lines)) <= 60
     listed = lines[lines.index("Commands:") + 1 :]
     assert [line.split()[0] for line in listed[: len(LISTED)]] == list(LISTED)
 
 
 def test_a_word_that_is_almost_a_command_is_understood() -> None:
-    said = crabtalk("agent")
+    said = run_command("agent")
     assert said.returncode == 2
     assert "agents" in said.stderr
 
@@ -248,13 +252,13 @@ def test_output_that_does_not_arrive_is_one_sentence(words: tuple[str, ...], hom
 @pytest.mark.parametrize("words", ["--help", "doctor", "doctor --json", "nonsense"])
 def test_nobody_has_to_listen(words: str, home: Path) -> None:
     """Streams closed by whoever started it: a service, or a line of cron."""
-    quiet = crabtalk_in_shell(f"{words} >&- 2>&-", home)
+    quiet = run_in_shell(f"{words} >&- 2>&-", home)
     code, _, _ = WARM.run(*words.split(), env={**os.environ, "CRABTALK_HOME": str(home)})
     assert (quiet.returncode, quiet.stderr) == (code, "")
     assert (code == 2) is (words == "nonsense")
 
 
-def crabtalk_in_shell(words: str, home: Path) -> "subprocess.CompletedProcess[str]":
+def run_in_shell(words: str, home: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         ["sh", "-c", f'"$0" {words}', CRABTALK],
         stdin=subprocess.DEVNULL,

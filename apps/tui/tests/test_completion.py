@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, crabtalk
-from apps.tui.tests.peer import serving
+from apps.tui.tests.command import CRABTALK, run_crabtalk
+from apps.tui.tests.peer import serve_daemon
 from crabtalk.protocol import Server, wire
 from crabtalk_tui.cli import COMMANDS
 from crabtalk_tui.completion import SHELLS
-from tests.daemon.served import served
+from tests.daemon.served import run_daemon
 
 
-async def completed(*words: str, home: Path) -> list[str]:
+async def complete_words(*words: str, home: Path) -> list[str]:
     """What the last word could become."""
-    said = await crabtalk(
+    said = await run_crabtalk(
         COMP_WORDS=" ".join(["crabtalk", *words]),
         COMP_CWORD=str(len(words)),
         _CRABTALK_COMPLETE="bash_complete",
@@ -30,9 +30,9 @@ async def completed(*words: str, home: Path) -> list[str]:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.req("cli.completion")
 async def test_each_shell_gets_what_it_understands(shell: str) -> None:
-    script = (await crabtalk("completions", shell)).answer
+    script = (await run_crabtalk("completions", shell)).output
     assert f"_CRABTALK_COMPLETE={shell}_complete" in script
-    assert (await crabtalk("completions", "csh")).code == 2
+    assert (await run_crabtalk("completions", "csh")).code == 2
 
 
 @pytest.mark.req("cli.completion")
@@ -54,31 +54,31 @@ async def test_bash_completes_with_it(home: Path) -> None:
 
 @pytest.mark.req("cli.completion")
 async def test_commands_and_options_are_completed(home: Path) -> None:
-    assert await completed("", home=home) == list(COMMANDS)
-    assert await completed("s", home=home) == ["search", "skills", "stats"]
-    assert await completed("--no", home=home) == ["--no-start"]
-    assert await completed("events", "s", home=home) == ["subscribe"]
-    assert await completed("ask", "--gu", home=home) == ["--guest"]
+    assert await complete_words("", home=home) == list(COMMANDS)
+    assert await complete_words("s", home=home) == ["search", "skills", "stats"]
+    assert await complete_words("--no", home=home) == ["--no-start"]
+    assert await complete_words("events", "s", home=home) == ["subscribe"]
+    assert await complete_words("ask", "--gu", home=home) == ["--guest"]
 
 
 @pytest.mark.req("cli.completion.names")
 async def test_agents_and_models_are_completed_from_a_daemon_that_runs(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         home = daemon.home
-        assert await completed("ask", "--agent", "", home=home) == ["crab", "twin"]
-        assert await completed("kill", "t", home=home) == ["twin"]
-        assert await completed("models", "use", "", home=home) == ["scripted"]
+        assert await complete_words("ask", "--agent", "", home=home) == ["crab", "twin"]
+        assert await complete_words("kill", "t", home=home) == ["twin"]
+        assert await complete_words("models", "use", "", home=home) == ["scripted"]
         other = tmp_path / "other"
-        assert await completed("--home", str(home), "kill", "c", home=other) == ["crab"]
+        assert await complete_words("--home", str(home), "kill", "c", home=other) == ["crab"]
 
 
 @pytest.mark.req("cli.completion.names")
 async def test_none_is_started_for_that(home: Path) -> None:
-    assert await completed("kill", "", home=home) == []
+    assert await complete_words("kill", "", home=home) == []
     assert not home.exists()
 
 
-class Slow(Server):
+class SlowAgentListDaemon(Server):
     async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
         await asyncio.Event().wait()
         return wire.AgentList()
@@ -87,7 +87,7 @@ class Slow(Server):
 @pytest.mark.req("cli.completion.names")
 @pytest.mark.clock
 async def test_one_that_does_not_answer_at_once_is_not_waited_for(home: Path) -> None:
-    async with serving(Slow(), home):
+    async with serve_daemon(SlowAgentListDaemon(), home):
         begun = time.monotonic()
-        assert await completed("kill", "", home=home) == []
+        assert await complete_words("kill", "", home=home) == []
         assert time.monotonic() - begun < 5

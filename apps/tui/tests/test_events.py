@@ -15,60 +15,60 @@ from hypothesis import strategies as st
 from apps.tui.tests.command import (
     CRABTALK,
     WARM,
-    at_terminal,
-    crabtalk,
-    until_asleep,
-    without_colour,
+    run_at_terminal,
+    run_crabtalk,
+    strip_colours,
+    wait_until_asleep,
 )
-from apps.tui.tests.peer import Peer, serving
-from crabtalk.component.command import visible
+from apps.tui.tests.peer import CannedDaemon, serve_daemon
+from crabtalk.component.command import escape_controls
 from crabtalk.daemon import remote
 from crabtalk.protocol import wire
-from crabtalk_tui.event_lines import EventLines, as_json
-from tests.daemon.served import PATIENCE, Served, becomes, following, served
-from tests.warm import PIPE, Started
+from crabtalk_tui.event_lines import EventFormatter, event_to_json
+from tests.daemon.served import PATIENCE, InProcessDaemon, follow_feed, run_daemon, wait_until
+from tests.warm import PIPE, ForkedProcess
 
 # ── Subscriptions ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.events.subscriptions")
 async def test_a_subscription_is_made_listed_and_removed(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await crabtalk("events", "list", *where)
+        said = await run_crabtalk("events", "list", *where)
         assert (said.code, said.out) == (0, "")
         assert said.err.startswith("there are no subscriptions; ")
-        said = await crabtalk("events", "subscribe", *where, "agent:twin:done", "crab")
-        assert said.answer == "1  agent:twin:done  → crab  by user\n"
-        said = await crabtalk("events", "subscribe", *where, "rss", "twin", "--once", "--json")
+        said = await run_crabtalk("events", "subscribe", *where, "agent:twin:done", "crab")
+        assert said.output == "1  agent:twin:done  → crab  by user\n"
+        said = await run_crabtalk("events", "subscribe", *where, "rss", "twin", "--once", "--json")
         second = {"id": 2, "source": "rss", "target_agent": "twin", "once": True}
         second["created_by"] = "user"
-        assert json.loads(said.answer) == second
-        said = await crabtalk("events", "list", *where)
-        assert said.answer == (
+        assert json.loads(said.output) == second
+        said = await run_crabtalk("events", "list", *where)
+        assert said.output == (
             "1  agent:twin:done  → crab       by user\n2  rss              → twin once  by user\n"
         )
-        said = await crabtalk("events", "remove", *where, "1")
+        said = await run_crabtalk("events", "remove", *where, "1")
         assert (said.code, said.out, said.err) == (0, "", "removed 1\n")
-        said = await crabtalk("events", "list", *where, "--json")
-        assert json.loads(said.answer) == {"subscriptions": [second]}
+        said = await run_crabtalk("events", "list", *where, "--json")
+        assert json.loads(said.output) == {"subscriptions": [second]}
 
 
 @pytest.mark.req("cli.events.subscriptions")
 async def test_what_the_daemon_refuses_is_a_sentence(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon:
+    async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await crabtalk("events", "remove", *where, "7")
-        assert said.complaint == "no subscription has the id 7; `crabtalk events list` has the ids"
-        said = await crabtalk("events", "subscribe", *where, "rss", "owl")
-        assert said.complaint == ("no agent is called 'owl'; `crabtalk agents list` has the names")
-        assert (await crabtalk("events", "publish", *where, "")).complaint
+        said = await run_crabtalk("events", "remove", *where, "7")
+        assert said.error == "no subscription has the id 7; `crabtalk events list` has the ids"
+        said = await run_crabtalk("events", "subscribe", *where, "rss", "owl")
+        assert said.error == ("no agent is called 'owl'; `crabtalk agents list` has the names")
+        assert (await run_crabtalk("events", "publish", *where, "")).error
 
 
 @pytest.mark.parametrize("number", ["-1", "one", str(2**64)])
 @pytest.mark.req("cli.exit_codes")
 async def test_what_is_no_id_is_a_usage_error(number: str) -> None:
-    said = await crabtalk("events", "remove", "--", number)
+    said = await run_crabtalk("events", "remove", "--", number)
     assert (said.code, said.out) == (2, "")
 
 
@@ -80,28 +80,28 @@ async def test_what_is_no_id_is_a_usage_error(number: str) -> None:
 async def test_a_payload_comes_as_a_word_or_on_standard_input(
     tmp_path: Path, words: tuple[str, ...], typed: bytes
 ) -> None:
-    async with served(tmp_path) as daemon, daemon.client() as client:
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("tide", "crab")
-        async with following(daemon) as follower:
+        async with follow_feed(daemon) as follower:
             where = ("--home", daemon.home)
-            said = await crabtalk("events", "publish", *where, "tide", *words, typed=typed)
+            said = await run_crabtalk("events", "publish", *where, "tide", *words, typed=typed)
             assert (said.code, said.out, said.err) == (0, "", "published tide\n")
-            await follower.until_done()
+            await follower.wait_until_done()
         history = await client.list_messages("crab", sender="event:tide")
         assert history.messages[0].content == "high water"
 
 
-class Publications(Peer):
+class RecordingPublishDaemon(CannedDaemon):
     async def publish_event(self, request: wire.PublishEventMsg) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
 
 
 @pytest.mark.req("cli.events.publish")
 async def test_at_a_terminal_publishing_without_a_payload_waits_for_nobody(home: Path) -> None:
-    async with serving(peer := Publications(), home):
-        code, screen = await at_terminal("events", "publish", "--home", home, "tide")
+    async with serve_daemon(peer := RecordingPublishDaemon(), home):
+        code, screen = await run_at_terminal("events", "publish", "--home", home, "tide")
         assert (code, screen) == (0, "published tide\n")
-        assert peer.asked == [wire.PublishEventMsg(source="tide")]
+        assert peer.requests == [wire.PublishEventMsg(source="tide")]
 
 
 @pytest.mark.parametrize(
@@ -111,25 +111,25 @@ async def test_at_a_terminal_publishing_without_a_payload_waits_for_nobody(home:
 async def test_what_cannot_be_a_payload_is_a_sentence(
     home: Path, typed: bytes, sentence: str
 ) -> None:
-    async with serving(peer := Publications(), home):
-        said = await crabtalk("events", "publish", "--home", home, "tide", typed=typed)
-        assert sentence in said.complaint
-        assert peer.asked == []
+    async with serve_daemon(peer := RecordingPublishDaemon(), home):
+        said = await run_crabtalk("events", "publish", "--home", home, "tide", typed=typed)
+        assert sentence in said.error
+        assert peer.requests == []
 
 
 # ── Watching ───────────────────────────────────────────────────────────────────────────────────
 
 
 @asynccontextmanager
-async def watching(
-    daemon: Served, *options: str
-) -> AsyncIterator[tuple[Started, asyncio.StreamReader]]:
+async def watch_events(
+    daemon: InProcessDaemon, *options: str
+) -> AsyncIterator[tuple[ForkedProcess, asyncio.StreamReader]]:
     """The command, from when the daemon tells it what happens."""
     others = len(daemon.daemon.feed)
     words = ("events", "watch", "--home", str(daemon.home), *options)
     process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
     try:
-        await becomes(lambda: len(daemon.daemon.feed) > others)
+        await wait_until(lambda: len(daemon.daemon.feed) > others)
         assert process.stdout is not None
         yield process, process.stdout
     finally:
@@ -138,7 +138,7 @@ async def watching(
         await process.communicate()
 
 
-async def lines(reader: asyncio.StreamReader, last: str) -> list[str]:
+async def read_lines_until(reader: asyncio.StreamReader, last: str) -> list[str]:
     """Up to the one that has `last` in it."""
     found: list[str] = []
     async with asyncio.timeout(PATIENCE):
@@ -151,17 +151,17 @@ async def lines(reader: asyncio.StreamReader, last: str) -> list[str]:
 @pytest.mark.req("cli.events.watch")
 async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as daemon,
+        run_daemon(tmp_path) as daemon,
         daemon.client() as client,
-        watching(daemon, "--agent", "crab", "--sender", "bo") as (process, out),
+        watch_events(daemon, "--agent", "crab", "--sender", "bo") as (process, out),
     ):
         await client.send("twin", "!say not this", sender="bo")
         await client.send("crab", "!say one two", sender="bo")
-        hears, says, done = await lines(out, ": done")
+        hears, says, done = await read_lines_until(out, ": done")
         assert hears[8:] == " crab with bo: hears !say one two\n"
         assert says[8:] == " crab with bo: says one two\n"
         assert done[8:].startswith(" crab with bo: done scripted ")
-        await until_asleep(process.pid)
+        await wait_until_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE):
             assert await process.communicate() == (b"", b"")
@@ -171,12 +171,12 @@ async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.req("cli.events.watch")
 async def test_watch_in_json_is_an_object_a_line(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as daemon,
+        run_daemon(tmp_path) as daemon,
         daemon.client() as client,
-        watching(daemon, "--json") as (_, out),
+        watch_events(daemon, "--json") as (_, out),
     ):
         await client.send("crab", "!say one two", sender="bo")
-        known = [json.loads(line) for line in await lines(out, "DONE")]
+        known = [json.loads(line) for line in await read_lines_until(out, "DONE")]
         assert [each["kind"] for each in known] == [
             *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END"),
             *("CONTEXT_USAGE", "DONE"),
@@ -186,7 +186,7 @@ async def test_watch_in_json_is_an_object_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.req("cli.events.watch")
 async def test_a_daemon_that_goes_away_ends_the_watch_with_a_sentence(tmp_path: Path) -> None:
-    async with served(tmp_path) as daemon, watching(daemon) as (process, _):
+    async with run_daemon(tmp_path) as daemon, watch_events(daemon) as (process, _):
         await daemon.listener.close()
         async with asyncio.timeout(PATIENCE):
             out, err = await process.communicate()
@@ -197,9 +197,9 @@ async def test_a_daemon_that_goes_away_ends_the_watch_with_a_sentence(tmp_path: 
 
 @pytest.mark.req("cli.pipes")
 async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     peer.events = [wire.AgentEventMsg(agent="crab", sender="x" * 1000, kind=wire.DONE)] * 5000
-    async with serving(peer, home):
+    async with serve_daemon(peer, home):
         process = await asyncio.create_subprocess_shell(
             f"{CRABTALK} events watch --home {home} | head -1; exit ${{PIPESTATUS[0]}}",
             stdout=PIPE,
@@ -216,36 +216,36 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
 async def test_what_only_a_newer_daemon_knows_is_skipped(
     home: Path, options: tuple[str, ...]
 ) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     newer = wire.AgentEventMsg.FromString(b"\x18\xe7\x07")  # kind = 999
     walks = wire.AgentEventMsg(agent="crab", kind=wire.TOOL_PROGRESS, content="walking")
     peer.events = [newer, walks]
-    async with serving(peer, home):
-        said = await crabtalk("events", "watch", "--home", home, *options)
+    async with serve_daemon(peer, home):
+        said = await run_crabtalk("events", "watch", "--home", home, *options)
     assert said.out.count("\n") == 1
     assert "walking" in said.out
 
 
 @pytest.mark.req("cli.terminal.safe")
 async def test_what_agents_say_cannot_steer_the_terminal(home: Path) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     peer.events = [
         wire.AgentEventMsg(agent="crab", sender="bo", kind=wire.TOOL_START, content="a\x1b[2J\x07")
     ]
-    async with serving(peer, home):
-        code, screen = await at_terminal("events", "watch", "--home", home)
+    async with serve_daemon(peer, home):
+        code, screen = await run_at_terminal("events", "watch", "--home", home)
     assert code == 1
     assert "a\\x1b[2J\\x07" in screen
-    assert "\x1b" not in without_colour(screen)
+    assert "\x1b" not in strip_colours(screen)
 
 
 @pytest.mark.req("cli.terminal.safe")
 async def test_nor_can_it_in_json(home: Path) -> None:
     said = "a\x1b[2J\x9b2J\u202e 海 \\"
-    peer = Peer()
+    peer = CannedDaemon()
     peer.events = [wire.AgentEventMsg(agent="crab", kind=wire.TOOL_START, content=said)]
-    async with serving(peer, home):
-        _, screen = await at_terminal("events", "watch", "--home", home, "--json")
+    async with serve_daemon(peer, home):
+        _, screen = await run_at_terminal("events", "watch", "--home", home, "--json")
     line = screen.splitlines()[0]
     assert json.loads(line)["content"] == said
     assert "海" in line
@@ -269,7 +269,7 @@ events = st.builds(
 @given(st.lists(events, max_size=12))
 @pytest.mark.req("cli.events.watch")
 def test_the_lines_are_those_of_crabtalkd_events(happened: list[wire.AgentEventMsg]) -> None:
-    ours, saying = EventLines(), dict[str, Any]()
+    ours, saying = EventFormatter(), dict[str, Any]()
     for event in happened:
-        assert ours.line(event) == visible(remote.as_line(event, saying))
-        assert as_json(event) == json.loads(remote.as_json(event))
+        assert ours.format_event(event) == escape_controls(remote.format_event_line(event, saying))
+        assert event_to_json(event) == json.loads(remote.format_event_json(event))

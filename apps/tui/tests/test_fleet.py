@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import crabtalk
-from apps.tui.tests.peer import serving
-from apps.tui.tests.test_doctor import doctor, of
-from crabtalk.daemon.fleet_stats import fleet_info
+from apps.tui.tests.command import run_crabtalk
+from apps.tui.tests.peer import serve_daemon
+from apps.tui.tests.test_doctor import run_doctor, select_findings
+from crabtalk.daemon.fleet_stats import collect_fleet_info
 from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
 from crabtalk.storage.postgres import PostgresStorage
 from tests.postgres import (  # noqa: F401, fixtures
-    perform,
+    execute_sql,
     postgres_server,
     postgres_template,
     postgres_url,
 )
 
 
-class Peer(Server):
+class FleetInfoDaemon(Server):
     """A daemon that shares a database, and says of it what it is given."""
 
     def __init__(self, fleet: wire.FleetInfo | None) -> None:
@@ -41,7 +41,7 @@ class Peer(Server):
         return wire.AgentList()
 
 
-def known() -> wire.FleetInfo:
+def make_fleet_info() -> wire.FleetInfo:
     return wire.FleetInfo(
         database="postgresql://db/crabtalk",
         schema_version=1,
@@ -59,56 +59,58 @@ def known() -> wire.FleetInfo:
 
 @pytest.mark.req("fleet.stats")
 async def test_stats_name_the_database_and_every_daemon(home: Path) -> None:
-    fleet = known()
+    fleet = make_fleet_info()
     fleet.members.append(wire.FleetMember(name="c:/home", version="0", uptime_secs=5))
-    async with serving(Peer(fleet), home):
-        lines = (await crabtalk("stats", "--home", home)).answer.splitlines()
+    async with serve_daemon(FleetInfoDaemon(fleet), home):
+        lines = (await run_crabtalk("stats", "--home", home)).output.splitlines()
         assert [line for line in lines if line.startswith("da")] == [
             "database       postgresql://db/crabtalk",
             "daemon         a:/home (this one), 1, since 2 hours, 2 turns",
             "daemon         b\\x1b[2J:/home, 1, since a moment, 0 turns",
             "daemon         c:/home, 0, is dead",
         ]
-        said = json.loads((await crabtalk("stats", "--json", "--home", home)).answer)
+        said = json.loads((await run_crabtalk("stats", "--json", "--home", home)).output)
         assert said["fleet"]["lease_secs"] == 10
         assert [each["is_alive"] for each in said["fleet"]["members"]] == [True, True, False]
 
 
 @pytest.mark.req("fleet.stats")
 async def test_a_daemon_on_files_says_nothing_of_others(home: Path) -> None:
-    async with serving(Peer(None), home):
-        assert "database" not in (await crabtalk("stats", "--home", home)).answer
-        assert "fleet" not in json.loads((await crabtalk("stats", "--json", "--home", home)).answer)
-        _, found = await doctor(home)
-        assert of(found, "database") == of(found, "fleet") == []
+    async with serve_daemon(FleetInfoDaemon(None), home):
+        assert "database" not in (await run_crabtalk("stats", "--home", home)).output
+        assert "fleet" not in json.loads(
+            (await run_crabtalk("stats", "--json", "--home", home)).output
+        )
+        _, found = await run_doctor(home)
+        assert select_findings(found, "database") == select_findings(found, "fleet") == []
 
 
 @pytest.mark.req("fleet.doctor")
 async def test_the_doctor_looks_at_the_database_and_every_daemon(home: Path) -> None:
-    async with serving(Peer(known()), home):
-        _, found = await doctor(home)
+    async with serve_daemon(FleetInfoDaemon(make_fleet_info()), home):
+        _, found = await run_doctor(home)
         text = "postgresql://db/crabtalk answers, schema 1, leases of 10 seconds"
-        assert of(found, "database") == [("ok", text, "")]
-        assert [level for level, _, _ in of(found, "fleet")] == ["ok", "ok"]
-        assert of(found, "clock") == of(found, "listening") == []
+        assert select_findings(found, "database") == [("ok", text, "")]
+        assert [level for level, _, _ in select_findings(found, "fleet")] == ["ok", "ok"]
+        assert select_findings(found, "clock") == select_findings(found, "listening") == []
 
 
 @pytest.mark.req("fleet.doctor")
 async def test_what_is_not_as_it_should_be_is_a_warning_with_what_mends_it(home: Path) -> None:
-    fleet = known()
+    fleet = make_fleet_info()
     fleet.clock_ahead = -90.04
     fleet.is_listening = False
     fleet.members[1].version = "2"
     fleet.members.append(wire.FleetMember(name="c:/home", version="0"))
-    async with serving(Peer(fleet), home):
-        _, found = await doctor(home)
-        ((level, text, mend),) = of(found, "clock")
+    async with serve_daemon(FleetInfoDaemon(fleet), home):
+        _, found = await run_doctor(home)
+        ((level, text, mend),) = select_findings(found, "clock")
         assert (level, bool(mend)) == ("warn", True)
         assert "90.0 seconds behind" in text
         assert "no harm" in text
-        ((level, text, _),) = of(found, "listening")
+        ((level, text, _),) = select_findings(found, "listening")
         assert (level, "every second" in text) == ("warn", True)
-        told = of(found, "fleet")
+        told = select_findings(found, "fleet")
         assert [level for level, _, _ in told] == ["ok", "ok", "warn", "warn"]
         assert "c:/home, 0, is dead" in told[2][1]
         assert "several versions share the database: 1, 2" in told[3][1]
@@ -118,14 +120,14 @@ async def test_what_is_not_as_it_should_be_is_a_warning_with_what_mends_it(home:
 async def test_a_database_that_is_away_is_a_failure_with_its_sentence(home: Path) -> None:
     trouble = "the database postgresql://db/crabtalk cannot be used now (it is away)"
     fleet = wire.FleetInfo(database="postgresql://db/crabtalk", trouble=trouble, lease_secs=10)
-    async with serving(Peer(fleet), home):
-        code, found = await doctor(home)
+    async with serve_daemon(FleetInfoDaemon(fleet), home):
+        code, found = await run_doctor(home)
         assert code == 1
-        ((level, text, mend),) = of(found, "database")
+        ((level, text, mend),) = select_findings(found, "database")
         assert (level, text) == ("fail", trouble)
         assert "config.toml" in mend
-        assert of(found, "fleet") == []
-        assert trouble in (await crabtalk("stats", "--home", home)).answer
+        assert select_findings(found, "fleet") == []
+        assert trouble in (await run_crabtalk("stats", "--home", home)).output
 
 
 @pytest.mark.req("fleet.doctor")
@@ -137,12 +139,12 @@ async def test_what_a_real_database_says_is_well(
     storage = PostgresStorage(tmp_path, postgres_url, name="here")
     try:
         await storage.open()
-        perform(postgres_url, "UPDATE daemons SET started_at = started_at - interval '3 hours'")
-        async with serving(Peer(await fleet_info(storage)), home):
-            _, found = await doctor(home)
-            ((level, text, _),) = of(found, "database")
+        execute_sql(postgres_url, "UPDATE daemons SET started_at = started_at - interval '3 hours'")
+        async with serve_daemon(FleetInfoDaemon(await collect_fleet_info(storage)), home):
+            _, found = await run_doctor(home)
+            ((level, text, _),) = select_findings(found, "database")
             assert (level, "answers, schema " in text) == ("ok", True)
-            ((level, text, _),) = of(found, "fleet")
+            ((level, text, _),) = select_findings(found, "fleet")
             assert (level, text.endswith("since 3 hours, 0 turns")) == ("ok", True)
     finally:
         await storage.close()

@@ -12,12 +12,12 @@ import pytest
 
 from apps.help_page import ROOT
 from apps.tui.help_pages import PAGES
-from apps.tui.man_page import MAN_PAGE, escaped, man_page
+from apps.tui.man_page import MAN_PAGE, escape_roff, render_man_page
 
 PAGE = ROOT / MAN_PAGE
 
 
-def rendered() -> str:
+def run_groff() -> str:
     """As somebody reads it on a wide screen."""
     command = ["groff", "-man", "-Tutf8", "-ww", "-rLL=200n", "-P-cbou", str(PAGE)]
     said = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -28,10 +28,10 @@ def rendered() -> str:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
 @pytest.mark.req("cli.manual")
 def test_every_command_option_and_example_can_be_read_in_it() -> None:
-    text = " ".join(rendered().replace("\u2010", "-").split())
-    for name in PAGES[0].commands():
+    text = " ".join(run_groff().replace("\u2010", "-").split())
+    for name in PAGES[0].list_commands():
         assert name in text
-    for context in PAGES[0].contexts():
+    for context in PAGES[0].iterate_contexts():
         for option in context.command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in text, (context.command_path, option.opts)
@@ -41,16 +41,16 @@ def test_every_command_option_and_example_can_be_read_in_it() -> None:
 
 @pytest.mark.req("cli.manual")
 def test_what_roff_would_take_for_a_command_is_text() -> None:
-    assert escaped(".TH") == "\\&.TH"
-    assert escaped("'quoted'") == "\\&'quoted'"
-    assert escaped("a\\b --c") == "a\\eb \\-\\-c"
-    assert escaped("…") == "\\[u2026]"
+    assert escape_roff(".TH") == "\\&.TH"
+    assert escape_roff("'quoted'") == "\\&'quoted'"
+    assert escape_roff("a\\b --c") == "a\\eb \\-\\-c"
+    assert escape_roff("…") == "\\[u2026]"
 
     @click.command("odd", help=".PP is no paragraph\n\n\b\n.B not bold")
     def odd() -> None: ...
 
-    root, *_ = PAGES[0].contexts()
-    page = man_page([root, click.Context(odd, info_name="odd", parent=root)])
+    root, *_ = PAGES[0].iterate_contexts()
+    page = render_man_page([root, click.Context(odd, info_name="odd", parent=root)])
     assert "\n\\&.PP is no paragraph\n" in page
     assert "\n\\&.B not bold\n" in page
 

@@ -5,19 +5,19 @@ import json
 from google.protobuf.json_format import MessageToDict
 
 from crabtalk.protocol import wire
-from crabtalk_tui.objects import as_object
+from crabtalk_tui.objects import message_to_dict
 
 
 def test_numbers_stay_numbers_and_what_is_absent_is_left_out() -> None:
     result = wire.ToolResultEvent(call_id="c", duration_ms=2**60)
-    assert as_object(result) == {
+    assert message_to_dict(result) == {
         "call_id": "c",
         "output": "",
         "duration_ms": 2**60,
         "is_error": False,
     }
-    assert as_object(wire.StreamStart(agent="crab")) == {"agent": "crab"}
-    assert as_object(wire.StreamStart(run_id="")) == {"agent": "", "run_id": ""}
+    assert message_to_dict(wire.StreamStart(agent="crab")) == {"agent": "crab"}
+    assert message_to_dict(wire.StreamStart(run_id="")) == {"agent": "", "run_id": ""}
 
 
 def test_what_is_within_a_message_is_told_too() -> None:
@@ -26,7 +26,7 @@ def test_what_is_within_a_message_is_told_too() -> None:
         usage=wire.TokenUsage(prompt_tokens=3),
         stop_reason=wire.STOP_REASON_COMPLETED,
     )
-    assert as_object(end) == {
+    assert message_to_dict(end) == {
         "agent": "crab",
         "error": "",
         "model": "",
@@ -34,16 +34,16 @@ def test_what_is_within_a_message_is_told_too() -> None:
         "stop_reason": "STOP_REASON_COMPLETED",
     }
     server = wire.McpInfo(name="tides", args=["a", "b"], env={"KEY": "***"}, status=wire.FAILED)
-    known = as_object(server)
+    known = message_to_dict(server)
     assert (known["args"], known["env"], known["status"]) == (["a", "b"], {"KEY": "***"}, "FAILED")
     question = wire.AskQuestion(question="So?", options=[wire.AskOption(label="y")])
     asked = wire.AskUserEvent(questions=[question])
-    assert as_object(asked)["questions"][0]["options"] == [{"label": "y", "description": ""}]
+    assert message_to_dict(asked)["questions"][0]["options"] == [{"label": "y", "description": ""}]
 
 
 def test_a_value_of_a_newer_daemon_is_its_number() -> None:
     newer = wire.AgentEventMsg.FromString(b"\x18\xe7\x07")
-    assert as_object(newer)["kind"] == 999
+    assert message_to_dict(newer)["kind"] == 999
 
 
 def test_nothing_is_told_that_protobuf_would_not_tell() -> None:
@@ -53,5 +53,5 @@ def test_nothing_is_told_that_protobuf_would_not_tell() -> None:
         theirs = MessageToDict(
             made, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-        assert as_object(made).keys() == theirs.keys()
-        json.dumps(as_object(made))
+        assert message_to_dict(made).keys() == theirs.keys()
+        json.dumps(message_to_dict(made))

@@ -9,17 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.tui.tests.command import at_terminal, crabtalk, without_colour
-from apps.tui.tests.peer import Peer, serving
+from apps.tui.tests.command import run_at_terminal, run_crabtalk, strip_colours
+from apps.tui.tests.peer import CannedDaemon, serve_daemon
 from crabtalk.protocol import wire
 from crabtalk_tui import emphasis
-from crabtalk_tui.moments import Moment, age, local, rfc3339, seconds_of, timestamp
+from crabtalk_tui.moments import (
+    TimeParameter,
+    format_age,
+    format_local_time,
+    format_rfc3339,
+    format_timestamp,
+    parse_timestamp,
+)
 
 YELLOW = "\x1b[33m\x1b[1m"
 PLAIN = "\x1b[0m"
 
 
-def item(number: int, role: str, snippet: str, **rest: object) -> wire.SessionHitItem:
+def make_item(number: int, role: str, snippet: str, **rest: object) -> wire.SessionHitItem:
     known = wire.SessionHitItem(message_id=number, role=role, snippet=snippet)
     known.MergeFrom(wire.SessionHitItem(**rest))  # type: ignore[arg-type]
     return known
@@ -33,9 +40,9 @@ HIT = wire.SessionHit(
     score=2.5,
     message_id=12,
     window=[
-        item(11, "user", "When is\nhigh water?" + " And why?" * 20),
-        item(12, "assistant", "Tide at noon, TIDE at midnight; the Tidé turns. " * 3),
-        item(13, "tool", "", truncated=True, tool_name="bash"),
+        make_item(11, "user", "When is\nhigh water?" + " And why?" * 20),
+        make_item(12, "assistant", "Tide at noon, TIDE at midnight; the Tidé turns. " * 3),
+        make_item(13, "tool", "", truncated=True, tool_name="bash"),
     ],
 )
 
@@ -45,11 +52,11 @@ HIT = wire.SessionHit(
 
 @pytest.mark.req("cli.search")
 async def test_a_hit_has_title_agent_sender_time_and_the_message_marked(home: Path) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     peer.session_hits = [HIT, wire.SessionHit(agent="owl", sender="user", window=[])]
-    async with serving(peer, home):
-        said = await crabtalk("search", "--home", home, "tide", TZ="UTC")
-    first, second = said.answer.rstrip("\n").split("\n\n")
+    async with serve_daemon(peer, home):
+        said = await run_crabtalk("search", "--home", home, "tide", TZ="UTC")
+    first, second = said.output.rstrip("\n").split("\n\n")
     head, before, match, after = first.splitlines()
     assert head == "Tide tables · crab with tg:1 · 2026-11-15 21:03"
     assert before.startswith("  #11 user: When is high water? And why?")
@@ -64,11 +71,11 @@ async def test_a_hit_has_title_agent_sender_time_and_the_message_marked(home: Pa
 
 @pytest.mark.req("cli.search")
 async def test_in_json_the_answer_is_one_document_with_all_there_is(home: Path) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     peer.session_hits = [HIT]
-    async with serving(peer, home):
-        said = await crabtalk("search", "--home", home, "tide", "--json")
-    (hit,) = json.loads(said.answer)["hits"]
+    async with serve_daemon(peer, home):
+        said = await run_crabtalk("search", "--home", home, "tide", "--json")
+    (hit,) = json.loads(said.output)["hits"]
     window = hit.pop("window")
     assert hit == {
         "agent": "crab",
@@ -89,27 +96,27 @@ async def test_in_json_the_answer_is_one_document_with_all_there_is(home: Path) 
 
 @pytest.mark.req("cli.search")
 async def test_nothing_found_is_no_failure(home: Path) -> None:
-    async with serving(Peer(), home):
-        said = await crabtalk("search", "--home", home, "tide")
+    async with serve_daemon(CannedDaemon(), home):
+        said = await run_crabtalk("search", "--home", home, "tide")
         assert (said.code, said.out, said.err) == (0, "", "nothing found\n")
-        said = await crabtalk("search", "--home", home, "tide", "--json")
-        assert json.loads(said.answer) == {"hits": []}
+        said = await run_crabtalk("search", "--home", home, "tide", "--json")
+        assert json.loads(said.output) == {"hits": []}
 
 
 @pytest.mark.req("cli.colour")
 async def test_words_that_match_are_set_off_at_a_terminal_with_colour_only(home: Path) -> None:
-    peer = Peer()
+    peer = CannedDaemon()
     peer.session_hits = [HIT]
     words = ("search", "--home", home, "tide")
-    async with serving(peer, home):
-        piped = await crabtalk(*words)
-        _, coloured = await at_terminal(*words)
-        _, plain = await at_terminal(*words, NO_COLOR="1")
-        _, dumb = await at_terminal(*words, TERM="dumb")
+    async with serve_daemon(peer, home):
+        piped = await run_crabtalk(*words)
+        _, coloured = await run_at_terminal(*words)
+        _, plain = await run_at_terminal(*words, NO_COLOR="1")
+        _, dumb = await run_at_terminal(*words, TERM="dumb")
     assert f"{YELLOW}Tide{PLAIN} at noon, {YELLOW}TIDE{PLAIN} at" in coloured
     assert f"the {YELLOW}Tidé{PLAIN} turns" in coloured
-    assert without_colour(coloured) == piped.answer
-    assert plain == dumb == piped.answer
+    assert strip_colours(coloured) == piped.output
+    assert plain == dumb == piped.output
 
 
 @pytest.mark.parametrize(
@@ -128,34 +135,34 @@ def test_words_are_found_the_way_the_search_finds_them(
     text: str, query: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emphasis, "has_colour", lambda: True)
-    monkeypatch.setattr(emphasis, "styled", lambda part, **_: f"[{part}]")
-    assert emphasis.emphasised(text, query) == shown
+    monkeypatch.setattr(emphasis, "apply_style", lambda part, **_: f"[{part}]")
+    assert emphasis.highlight_terms(text, query) == shown
 
 
 @given(st.text(), st.text())
 def test_emphasis_adds_and_takes_nothing(text: str, query: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emphasis, "has_colour", lambda: True)
-        patch.setattr(emphasis, "styled", lambda part, **_: part)
-        assert emphasis.emphasised(text, query) == text
+        patch.setattr(emphasis, "apply_style", lambda part, **_: part)
+        assert emphasis.highlight_terms(text, query) == text
 
 
 @pytest.mark.req("cli.terminal.safe")
 async def test_what_strangers_said_cannot_steer_the_terminal(home: Path) -> None:
     evil = "a\x1b[2Jb\x07"
-    peer = Peer()
+    peer = CannedDaemon()
     peer.session_hits = [
         wire.SessionHit(
             agent=evil,
             sender=evil,
             title=evil,
-            window=[item(0, "user", evil), item(1, "tool", evil, tool_name=evil)],
+            window=[make_item(0, "user", evil), make_item(1, "tool", evil, tool_name=evil)],
         )
     ]
-    async with serving(peer, home):
-        code, screen = await at_terminal("search", "--home", home, "b")
+    async with serve_daemon(peer, home):
+        code, screen = await run_at_terminal("search", "--home", home, "b")
     assert code == 0
-    assert "\x1b" not in without_colour(screen)
+    assert "\x1b" not in strip_colours(screen)
     assert "\x07" not in screen
 
 
@@ -164,12 +171,12 @@ async def test_what_strangers_said_cannot_steer_the_terminal(home: Path) -> None
 
 @pytest.mark.req("cli.search")
 async def test_the_options_narrow_down_what_is_asked(home: Path) -> None:
-    async with serving(peer := Peer(), home):
+    async with serve_daemon(peer := CannedDaemon(), home):
         options = ("--agent", "crab", "--sender", "bo", "--limit", "3", "--context", "1")
         times = ("--since", "2026-11-01", "--until", "2026-11-02")
-        await crabtalk("search", "--home", home, "high", "water", *options, *times, TZ="UTC")
-        await crabtalk("search", "--home", home, "tide")
-    assert peer.asked == [
+        await run_crabtalk("search", "--home", home, "high", "water", *options, *times, TZ="UTC")
+        await run_crabtalk("search", "--home", home, "tide")
+    assert peer.requests == [
         wire.SearchSessionsMsg(
             query="high water",
             agent="crab",
@@ -193,14 +200,14 @@ async def test_the_options_narrow_down_what_is_asked(home: Path) -> None:
     ],
 )
 def test_a_time_is_what_it_says(text: str, whole_day: bool, time: str) -> None:
-    assert rfc3339(Moment(whole_day=whole_day).convert(text, None, None)) == time
+    assert format_rfc3339(TimeParameter(whole_day=whole_day).convert(text, None, None)) == time
 
 
 def test_a_date_is_a_day_where_the_reader_is() -> None:
     start = datetime(2026, 11, 1).astimezone()
-    assert Moment().convert("2026-11-01", None, None) == start
+    assert TimeParameter().convert("2026-11-01", None, None) == start
     end = datetime(2026, 11, 2).astimezone()
-    assert Moment(whole_day=True).convert("2026-11-01", None, None) == end
+    assert TimeParameter(whole_day=True).convert("2026-11-01", None, None) == end
 
 
 @pytest.mark.parametrize(
@@ -213,26 +220,26 @@ def test_a_date_is_a_day_where_the_reader_is() -> None:
     ],
 )
 def test_a_span_is_that_long_ago(text: str, ago: timedelta) -> None:
-    found = Moment().convert(text, None, None)
+    found = TimeParameter().convert(text, None, None)
     assert abs(datetime.now(UTC) - ago - found) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "7", "d", "7y", "2026-13-01", "999999w"])
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="7d for seven days"):
-        Moment().convert(text, None, None)
+        TimeParameter().convert(text, None, None)
 
 
 @pytest.mark.req("cli.exit_codes")
 async def test_a_time_that_is_none_is_a_usage_error() -> None:
-    said = await crabtalk("search", "tide", "--since", "yesterday")
+    said = await run_crabtalk("search", "tide", "--since", "yesterday")
     assert (said.code, said.out) == (2, "")
     assert "'yesterday' is no time" in said.err
 
 
 @given(st.integers(0, 2**64 - 1))
 def test_seconds_survive_being_written_as_a_time(seconds: int) -> None:
-    assert seconds_of(timestamp(seconds)) == seconds
+    assert parse_timestamp(format_timestamp(seconds)) == seconds
 
 
 @pytest.mark.parametrize(
@@ -248,9 +255,9 @@ def test_seconds_survive_being_written_as_a_time(seconds: int) -> None:
     ],
 )
 def test_an_age_is_said_in_the_largest_unit(seconds: float, words: str) -> None:
-    assert age(seconds) == words
+    assert format_age(seconds) == words
 
 
 def test_a_time_that_cannot_be_read_is_shown_as_it_is() -> None:
-    assert local("@99999999999999") == "@99999999999999"
-    assert local("") == ""
+    assert format_local_time("@99999999999999") == "@99999999999999"
+    assert format_local_time("") == ""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.command import CRABTALK, Outcome, at_terminal
-from apps.tui.tests.command import crabtalk as run
-from apps.tui.tests.left import configured, holder
+from apps.tui.tests.command import CRABTALK, CliOutcome, run_at_terminal
+from apps.tui.tests.command import run_crabtalk as run
+from apps.tui.tests.left import configure_home, get_daemon_pid
 from crabtalk.transport import RunFiles
 from tests.daemon.served import PATIENCE
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = (ROOT / "src", ROOT / "apps" / "tui" / "src")
 
 
-def started(home: Path) -> str:
+def format_started(home: Path) -> str:
     stop = f"crabtalkd stop --home {home}"
     return f"started crabtalkd in {home}; it stays for next time, `{stop}` ends it\n"
 
@@ -31,25 +31,25 @@ def started(home: Path) -> str:
 async def test_who_finds_no_daemon_starts_one_says_so_and_leaves_it_for_the_next(
     home: Path,
 ) -> None:
-    async with configured(home):
+    async with configure_home(home):
         said = await run("ask", "--home", home, "!say hi")
-        assert (said.code, said.out, said.err) == (0, "hi\n", started(home))
-        pid = holder(home)
-        assert (await run("ask", "--home", home, "!say hello")).answer == "hello\n"
+        assert (said.code, said.out, said.err) == (0, "hi\n", format_started(home))
+        pid = get_daemon_pid(home)
+        assert (await run("ask", "--home", home, "!say hello")).output == "hello\n"
         assert (await run("skills", "--home", home)).code == 0
-        assert holder(home) == pid
+        assert get_daemon_pid(home) == pid
 
 
 @pytest.mark.req("cli.start")
 async def test_it_is_out_of_reach_of_the_terminal_it_was_started_at(home: Path) -> None:
-    async with configured(home):
-        code, screen = await at_terminal("stats", "--home", home)
+    async with configure_home(home):
+        code, screen = await run_at_terminal("stats", "--home", home)
         assert code == 0
-        assert screen.startswith(started(home))
-        pid = holder(home)
+        assert screen.startswith(format_started(home))
+        pid = get_daemon_pid(home)
         assert os.getsid(pid) == os.getpgid(pid) == pid
         null, log = Path("/dev/null"), home / "logs" / "crabtalkd.log"
-        assert (await run("stats", "--home", home)).answer
+        assert (await run("stats", "--home", home)).output
         try:
             open_files = [Path(f"/proc/{pid}/fd/{number}").readlink() for number in range(3)]
         except PermissionError:
@@ -59,21 +59,21 @@ async def test_it_is_out_of_reach_of_the_terminal_it_was_started_at(home: Path) 
 
 @pytest.mark.req("cli.start.once")
 async def test_of_many_who_start_one_at_once_one_does(home: Path) -> None:
-    async with configured(home):
+    async with configure_home(home):
         said = await asyncio.gather(*(run("stats", "--home", home, "--json") for _ in range(5)))
         assert [each.code for each in said] == [0] * 5
-        assert [each.err for each in said if each.err] == [started(home)]
-        await until_alone(home)
+        assert [each.err for each in said if each.err] == [format_started(home)]
+        await wait_until_alone(home)
 
 
-async def until_alone(home: Path) -> None:
+async def wait_until_alone(home: Path) -> None:
     """Until the daemon is the only process that was to be one."""
     async with asyncio.timeout(PATIENCE):
-        while daemons(home) != [holder(home)]:
+        while list_daemons(home) != [get_daemon_pid(home)]:
             await asyncio.sleep(0.005)
 
 
-def daemons(home: Path) -> list[int]:
+def list_daemons(home: Path) -> list[int]:
     """The processes that are the daemon of a home, or want to be."""
     return [int(each.name) for each in Path("/proc").glob("[0-9]*") if is_daemon(each, home)]
 
@@ -81,25 +81,25 @@ def daemons(home: Path) -> list[int]:
 @pytest.mark.req("cli.start.once")
 async def test_one_that_comes_while_another_leaves_waits_for_it(home: Path) -> None:
     """A daemon that drains has left its socket, and still has its lock."""
-    async with configured(home):
-        files = RunFiles.of(home)
+    async with configure_home(home):
+        files = RunFiles.for_home(home)
         files.directory.mkdir(mode=0o700)
-        files.lock.write_text(str(os.getpid()))
-        with files.lock.open("r+") as lock:
+        files.lock_path.write_text(str(os.getpid()))
+        with files.lock_path.open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             coming = asyncio.ensure_future(run("stats", "--home", home))
-            await refused_once(home)
+            await wait_for_refusal(home)
             os.ftruncate(lock.fileno(), 0)
         said = await coming
-        assert (said.code, said.err) == (0, started(home))
+        assert (said.code, said.err) == (0, format_started(home))
 
 
-async def refused_once(home: Path) -> None:
+async def wait_for_refusal(home: Path) -> None:
     """Until a daemon was started in the home, and found it taken: /proc tells of both."""
     seen = False
     async with asyncio.timeout(PATIENCE):
         while True:
-            running = bool(daemons(home))
+            running = bool(list_daemons(home))
             if seen and not running:
                 return
             seen = seen or running
@@ -120,27 +120,27 @@ def is_daemon(process: Path, home: Path) -> bool:
 @pytest.mark.req("cli.start.forbidden")
 async def test_who_forbids_it_is_told_how_to_start_one(home: Path, words: tuple[str, ...]) -> None:
     said = await run(*words, CRABTALK_HOME=str(home))
-    assert said.complaint == f"no daemon answers in {home}; start one with `crabtalkd run`"
+    assert said.error == f"no daemon answers in {home}; start one with `crabtalkd run`"
     assert not home.exists()
 
 
 @pytest.mark.req("cli.start.forbidden")
 async def test_the_environment_can_forbid_it_for_good(home: Path) -> None:
     said = await run("stats", "--home", home, CRABTALK_NO_START="1")
-    assert said.complaint.endswith(f"start one with `crabtalkd run --home {home}`")
+    assert said.error.endswith(f"start one with `crabtalkd run --home {home}`")
     assert not home.exists()
 
 
 @pytest.mark.req("cli.start.failed")
 async def test_why_it_does_not_start_is_told_in_its_own_words(home: Path) -> None:
-    async with configured(home):
+    async with configure_home(home):
         (home / "config.toml").write_text("[daemon")
         said = await run("stats", "--home", home)
-        assert said.complaint.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
-        assert said.complaint.endswith("mend it or move it away")
+        assert said.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
+        assert said.error.endswith("mend it or move it away")
 
 
-def alone(home: Path, path: str, *, patience: float = 5) -> Outcome:
+def run_without_crabtalkd(home: Path, path: str, *, patience: float = 5) -> CliOutcome:
     """Starting, by a Python that has no crabtalkd beside it."""
     code = (
         "import sys\n"
@@ -163,23 +163,25 @@ def alone(home: Path, path: str, *, patience: float = 5) -> Outcome:
         bare.symlink_to(Path(sys.executable).resolve())
         words = [str(bare), "-c", code]
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=env)
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    return CliOutcome(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.req("cli.start.failed")
 def test_a_program_that_is_not_there_is_named_with_what_brings_it(home: Path) -> None:
-    said = alone(home, "/nowhere")
-    assert said.complaint == "crabtalkd is not installed; `uv tool install crabtalk` brings it"
+    said = run_without_crabtalkd(home, "/nowhere")
+    assert said.error == "crabtalkd is not installed; `uv tool install crabtalk` brings it"
 
 
 @pytest.mark.req("cli.start")
 async def test_a_program_elsewhere_is_found_by_the_path(home: Path) -> None:
-    async with configured(home):
-        said = await asyncio.to_thread(alone, home, str(CRABTALK.parent), patience=PATIENCE)
-        assert (said.code, said.out) == (0, started(home))
+    async with configure_home(home):
+        said = await asyncio.to_thread(
+            run_without_crabtalkd, home, str(CRABTALK.parent), patience=PATIENCE
+        )
+        assert (said.code, said.out) == (0, format_started(home))
 
 
-def stand_in(directory: Path, script: str) -> str:
+def install_stand_in(directory: Path, script: str) -> str:
     """A crabtalkd of another sort, and the path to find it by."""
     program = directory / "sorts" / "crabtalkd"
     program.parent.mkdir()
@@ -191,14 +193,14 @@ def stand_in(directory: Path, script: str) -> str:
 @pytest.mark.req("cli.start.failed")
 def test_one_that_does_not_answer_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> None:
     (home / "logs").mkdir(parents=True)
-    path = stand_in(
+    path = install_stand_in(
         tmp_path,
         f"echo 'first' > {home}/logs/crabtalkd.log\n"
         f"echo 'the tide is too low' >> {home}/logs/crabtalkd.log\n"
         f"echo $$ > {tmp_path}/pid\nexec sleep 30",
     )
-    said = alone(home, path, patience=1)
-    assert said.complaint == (
+    said = run_without_crabtalkd(home, path, patience=1)
+    assert said.error == (
         f"crabtalkd does not answer in {home} after 1 s; its log ends: the tide is too low"
     )
     os.kill(int((tmp_path / "pid").read_text()), 9)
@@ -207,18 +209,18 @@ def test_one_that_does_not_answer_is_not_waited_for_for_ever(home: Path, tmp_pat
 @pytest.mark.req("cli.start.failed")
 def test_a_home_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = alone(tmp_path / "file" / "home", str(CRABTALK.parent))
-    assert said.complaint.startswith(f"cannot use {tmp_path / 'file' / 'home'}: Not a directory; ")
+    said = run_without_crabtalkd(tmp_path / "file" / "home", str(CRABTALK.parent))
+    assert said.error.startswith(f"cannot use {tmp_path / 'file' / 'home'}: Not a directory; ")
 
 
 @pytest.mark.req("cli.start.failed")
 async def test_a_reason_from_long_ago_is_not_told(home: Path) -> None:
-    async with configured(home):
+    async with configure_home(home):
         (home / "logs").mkdir()
         (home / "logs" / "crabtalkd.log").write_text("the tide was too low\n")
         (home / "config.toml").write_text("[daemon")
         said = await run("stats", "--home", home)
-        assert said.complaint.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
+        assert said.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -226,9 +228,9 @@ async def test_a_reason_from_long_ago_is_not_told(home: Path) -> None:
 def test_one_that_ends_without_a_word_is_not_started_for_ever(
     home: Path, tmp_path: Path, status: int
 ) -> None:
-    path = stand_in(tmp_path, f"echo x >> {tmp_path}/starts\nexit {status}")
-    said = alone(home, path)
-    assert said.complaint.startswith("crabtalkd does not start: it says nothing; ")
+    path = install_stand_in(tmp_path, f"echo x >> {tmp_path}/starts\nexit {status}")
+    said = run_without_crabtalkd(home, path)
+    assert said.error.startswith("crabtalkd does not start: it says nothing; ")
     assert (tmp_path / "starts").read_text().count("x") < 10
 
 
@@ -236,17 +238,17 @@ def test_one_that_ends_without_a_word_is_not_started_for_ever(
 async def test_what_is_said_to_a_daemon_that_was_killed_is_answered_by_the_next(
     home: Path,
 ) -> None:
-    async with configured(home):
+    async with configure_home(home):
         await run("ask", "--home", home, "!say hi")
-        os.kill(holder(home), 9)
-        await asyncio.to_thread(until_gone, home)
+        os.kill(get_daemon_pid(home), 9)
+        await asyncio.to_thread(wait_until_gone, home)
         said = await run("ask", "--home", home, "!say hello")
-        assert (said.code, said.out, said.err) == (0, "hello\n", started(home))
+        assert (said.code, said.out, said.err) == (0, "hello\n", format_started(home))
 
 
-def until_gone(home: Path) -> None:
+def wait_until_gone(home: Path) -> None:
     """Until nothing is left of a killed process that could take a connection."""
     with suppress(ConnectionRefusedError):
         while True:
             with socket.socket(socket.AF_UNIX) as line:
-                line.connect(str(RunFiles.of(home).socket))
+                line.connect(str(RunFiles.for_home(home).socket_path))

@@ -8,7 +8,7 @@ import pytest_asyncio
 import uvloop
 from playwright.async_api import Browser
 
-from apps.web.tests.browser.chromium import launched, need
+from apps.web.tests.browser.chromium import launch_browser, require_chromium
 from tests.conftest import home
 
 __all__ = ["home", "pytest_asyncio_loop_factories"]
@@ -24,5 +24,5 @@ def pytest_asyncio_loop_factories(
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """One for all tests of a process that want it."""
-    async with launched(need()) as made:
+    async with launch_browser(require_chromium()) as made:
         yield made

@@ -1,5 +1,7 @@
 """The `crabtalk-wechat` command as a process of its own."""
 
-from tests.component.gateway.command import Command
+from tests.component.gateway.command import GatewayCommand
 
-COMMAND = Command("crabtalk-wechat", "crabtalk_wechat.cli:main", "crabtalk_wechat.opening")
+WECHAT_COMMAND = GatewayCommand(
+    "crabtalk-wechat", "crabtalk_wechat.cli:main", "crabtalk_wechat.opening"
+)

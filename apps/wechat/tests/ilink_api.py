@@ -34,7 +34,7 @@ QUOTA = 10
 
 
 @dataclass(frozen=True)
-class Fault:
+class WeChatFault:
     """A status, and what iLink would say; 0 cuts the connection, before or after the deed."""
 
     status: int = 200
@@ -46,7 +46,7 @@ class Fault:
 
 
 @dataclass
-class Message:
+class WeChatMessage:
     person: str
     text: str
     context: str
@@ -54,32 +54,32 @@ class Message:
     file: tuple[int, str, bytes] | None = None  # type of the item, name, data
 
 
-class ILinkApi:
+class ILinkServer:
     def __init__(self) -> None:
         self.url = ""
         self.tokens = {TOKEN}
         self.log: list[dict[str, Any]] = []  # what people wrote, by which cursors count
-        self.messages: list[Message] = []
+        self.messages: list[WeChatMessage] = []
         self.files: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
         self.cursors: list[str] = []
         self.typing: list[str] = []
         self.uins: set[str] = set()
         self.contexts: dict[str, str] = {}
-        self.left: Counter[str] = Counter()  # answers that a context is good for
-        self.hands_twice = False  # gives what it has given before
+        self.remaining_answers: Counter[str] = Counter()  # answers that a context is good for
+        self.redelivers = False  # gives what it has given before
         self.is_away = False
         self.codes: list[str] = []
         self.statuses: deque[dict[str, Any]] = deque()
         self.digits: list[str] = []
-        self._faults: dict[str, deque[Fault]] = {}
+        self._faults: dict[str, deque[WeChatFault]] = {}
         self._numbers = itertools.count(7_000_000_000)
         self._uploads: dict[str, dict[str, Any]] = {}
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     # ── People ──────────────────────────────────────────────────────────────────────────────
 
-    def says(self, text: str = "", person: str = ANN, **more: Any) -> str:
+    def add_message(self, text: str = "", person: str = ANN, **more: Any) -> str:
         """The id of the message. `more` is of the message, as iLink spells it."""
         number = next(self._numbers)
         context = f"ctx-{number}"
@@ -98,42 +98,44 @@ class ILinkApi:
         }
         if message["message_type"] == 1 and "group_id" not in more:
             self.contexts[person] = str(message["context_token"])
-            self.left[self.contexts[person]] = QUOTA
+            self.remaining_answers[self.contexts[person]] = QUOTA
         self.log.append(message)
-        self.news.set()
+        self.changed.set()
         return str(number)
 
-    def sends(self, kind: int, data: bytes, person: str = ANN, text: str = "", **more: Any) -> str:
+    def add_file(
+        self, kind: int, data: bytes, person: str = ANN, text: str = "", **more: Any
+    ) -> str:
         """A file, as an item of that type."""
         where = f"file/{next(self._numbers)}+="
-        self.files[where] = encrypted(data, KEY)
+        self.files[where] = encrypt_data(data, KEY)
         media = {"encrypt_query_param": where, "aes_key": base64.b64encode(KEY).decode()}
         name = {2: "image_item", 3: "voice_item", 4: "file_item", 5: "video_item"}[kind]
         items: list[dict[str, Any]] = [{"type": kind, name: {"media": media, **more}}]
         if text:
             items.insert(0, {"type": 1, "text_item": {"text": text}})
-        return self.says("", person, item_list=items)
+        return self.add_message("", person, item_list=items)
 
-    def of(self, person: str) -> list[Message]:
+    def messages_to(self, person: str) -> list[WeChatMessage]:
         return [message for message in self.messages if message.person == person]
 
-    def texts(self, person: str = ANN) -> list[str]:
-        return [message.text for message in self.of(person) if message.file is None]
+    def texts_to(self, person: str = ANN) -> list[str]:
+        return [message.text for message in self.messages_to(person) if message.file is None]
 
-    def fail(self, name: str, *faults: Fault) -> None:
+    def inject_faults(self, name: str, *faults: WeChatFault) -> None:
         self._faults.setdefault(name, deque()).extend(faults)
 
-    async def until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, claim: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not claim():
-                self.news.clear()
+                self.changed.clear()
                 if not claim():
-                    await self.news.wait()
+                    await self.changed.wait()
 
     @property
     def is_read(self) -> bool:
         """Whether the cursor is behind all there is."""
-        return bool(self.cursors) and self.cursors[-1] == self._cursor(len(self.log))
+        return bool(self.cursors) and self.cursors[-1] == self._make_cursor(len(self.log))
 
     # ── The service ─────────────────────────────────────────────────────────────────────────
 
@@ -143,25 +145,25 @@ class ILinkApi:
         faults = self._faults.get(name)
         fault = faults.popleft() if faults else None
         if self.is_away:
-            fault = Fault(502)
+            fault = WeChatFault(502)
         try:
             reply: web.StreamResponse = web.Response()
             if fault is None or fault.is_done:
-                reply = await self._do(request, name)
-            return failed(request, fault) if fault is not None else reply
+                reply = await self._handle_call(request, name)
+            return make_fault_response(request, fault) if fault is not None else reply
         finally:
-            self.news.set()
+            self.changed.set()
 
-    async def _do(self, request: web.Request, name: str) -> web.StreamResponse:
+    async def _handle_call(self, request: web.Request, name: str) -> web.StreamResponse:
         if request.path.startswith("/cdn/"):
-            return await self._store(request, name)
+            return await self._handle_store(request, name)
         if request.headers.get("iLink-App-Id") != "bot":
             return web.json_response({"ret": -1, "errmsg": "no app"})
         if name == "get_bot_qrcode":
             return self._qr_code(request)
         if name == "get_qrcode_status":
             return self._qr_status(request)
-        if request.method != "POST" or not self._is_known(request):
+        if request.method != "POST" or not self._is_authorized(request):
             return web.json_response({"errcode": -14, "errmsg": "session timeout"})
         body = await request.json()
         assert body["base_info"]["channel_version"]
@@ -182,7 +184,7 @@ class ILinkApi:
                 return web.json_response({"ret": 0, "upload_param": ticket})
         return web.json_response({}, status=404)
 
-    def _is_known(self, request: web.Request) -> bool:
+    def _is_authorized(self, request: web.Request) -> bool:
         uin = request.headers.get("X-WECHAT-UIN", "")
         assert 0 <= int(base64.b64decode(uin)) < 2**32
         self.uins.add(uin)
@@ -200,18 +202,18 @@ class ILinkApi:
         if not self.tokens:
             return {"errcode": -14, "errmsg": "session timeout"}
         following = min(len(self.log), place + 20)
-        begin = max(0, place - 2) if self.hands_twice else place
+        begin = max(0, place - 2) if self.redelivers else place
         found = self.log[begin:following]
-        return {"ret": 0, "msgs": found, "get_updates_buf": self._cursor(following)}
+        return {"ret": 0, "msgs": found, "get_updates_buf": self._make_cursor(following)}
 
-    def _cursor(self, place: int) -> str:
+    def _make_cursor(self, place: int) -> str:
         return f"buf-{place}" if place else ""
 
     def _send(self, message: dict[str, Any]) -> dict[str, Any]:
         person, context = message["to_user_id"], message["context_token"]
         assert (message["message_type"], message["message_state"]) == (2, 2)
         assert message["client_id"] not in {one.client for one in self.messages}
-        if context != self.contexts.get(person) or self.left[context] <= 0:
+        if context != self.contexts.get(person) or self.remaining_answers[context] <= 0:
             return {"ret": -2, "errmsg": "prepare failed"}
         (item,) = message["item_list"]
         text, file = "", None
@@ -221,19 +223,19 @@ class ILinkApi:
             if len(text.encode("utf-16-le")) // 2 > 4000:
                 return {"ret": -5, "errmsg": "too long"}
         else:
-            file = self._file(item)
-        self.left[context] -= 1
-        self.messages.append(Message(person, text, context, message["client_id"], file))
+            file = self._read_file(item)
+        self.remaining_answers[context] -= 1
+        self.messages.append(WeChatMessage(person, text, context, message["client_id"], file))
         return {}
 
-    def _file(self, item: dict[str, Any]) -> tuple[int, str, bytes]:
+    def _read_file(self, item: dict[str, Any]) -> tuple[int, str, bytes]:
         name = {2: "image_item", 4: "file_item", 5: "video_item"}[item["type"]]
         media = item[name]["media"]
         key = bytes.fromhex(base64.b64decode(media["aes_key"]).decode())
-        data = decrypted(self.files[media["encrypt_query_param"]], key)
+        data = decrypt_data(self.files[media["encrypt_query_param"]], key)
         return item["type"], item[name].get("file_name", ""), data
 
-    async def _store(self, request: web.Request, name: str) -> web.StreamResponse:
+    async def _handle_store(self, request: web.Request, name: str) -> web.StreamResponse:
         where = request.query["encrypted_query_param"]
         if name == "download":
             if where not in self.files:
@@ -248,11 +250,11 @@ class ILinkApi:
 
     # ── Login ───────────────────────────────────────────────────────────────────────────────
 
-    def will_say(self, *statuses: str | dict[str, Any]) -> None:
+    def queue_statuses(self, *statuses: str | dict[str, Any]) -> None:
         """What is said of the code, one after the other."""
         self.statuses.extend({"status": one} if isinstance(one, str) else one for one in statuses)
 
-    def confirmed(self, token: str = TOKEN) -> dict[str, Any]:
+    def make_confirmed(self, token: str = TOKEN) -> dict[str, Any]:
         return {
             "status": "confirmed",
             "bot_token": token,
@@ -273,7 +275,7 @@ class ILinkApi:
         return web.json_response(self.statuses.popleft() if self.statuses else {"status": "wait"})
 
 
-def failed(request: web.Request, fault: Fault) -> web.StreamResponse:
+def make_fault_response(request: web.Request, fault: WeChatFault) -> web.StreamResponse:
     if fault.status == 0:
         assert request.transport is not None
         request.transport.abort()
@@ -285,23 +287,23 @@ def failed(request: web.Request, fault: Fault) -> web.StreamResponse:
     return web.json_response(body, status=fault.status, headers=headers)
 
 
-def cipher(key: bytes) -> Cipher[ECB]:
+def make_cipher(key: bytes) -> Cipher[ECB]:
     return Cipher(AES128(key), ECB())  # noqa: S305 - WeChat's choice
 
 
-def encrypted(data: bytes, key: bytes) -> bytes:
-    padder, encryptor = PKCS7(128).padder(), cipher(key).encryptor()
+def encrypt_data(data: bytes, key: bytes) -> bytes:
+    padder, encryptor = PKCS7(128).padder(), make_cipher(key).encryptor()
     return encryptor.update(padder.update(data) + padder.finalize()) + encryptor.finalize()
 
 
-def decrypted(data: bytes, key: bytes) -> bytes:
-    unpadder, decryptor = PKCS7(128).unpadder(), cipher(key).decryptor()
+def decrypt_data(data: bytes, key: bytes) -> bytes:
+    unpadder, decryptor = PKCS7(128).unpadder(), make_cipher(key).decryptor()
     return unpadder.update(decryptor.update(data) + decryptor.finalize()) + unpadder.finalize()
 
 
 @asynccontextmanager
-async def ilink_api() -> AsyncIterator[ILinkApi]:
-    api = ILinkApi()
+async def run_ilink_server() -> AsyncIterator[ILinkServer]:
+    api = ILinkServer()
     application = web.Application(client_max_size=64 * 1024 * 1024)
     application.router.add_route("*", "/{path:.*}", api.handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)

@@ -12,14 +12,14 @@ import pytest
 
 import crabtalk_wechat
 from apps.wechat.help_pages import PAGE
-from apps.wechat.tests.command import COMMAND
-from apps.wechat.tests.ilink_api import ANN, BO, BOT, TOKEN, Fault, ilink_api
-from apps.wechat.tests.world import world
+from apps.wechat.tests.command import WECHAT_COMMAND
+from apps.wechat.tests.ilink_api import ANN, BO, BOT, TOKEN, WeChatFault, run_ilink_server
+from apps.wechat.tests.world import open_wechat_world
 from crabtalk.component.gateway import load_settings, write_settings
-from crabtalk.component.gateway.settings import SHARED
-from crabtalk_wechat.cli import EXTRA, main
-from crabtalk_wechat.qr_code import qr_code
-from tests.component.gateway.kept import kept
+from crabtalk.component.gateway.settings import SHARED_KEYS
+from crabtalk_wechat.cli import EXTRA_SETTINGS, main
+from crabtalk_wechat.qr_code import render_qr_code
+from tests.component.gateway.kept import manage_gateway
 
 pytestmark = pytest.mark.one_loop
 
@@ -29,26 +29,28 @@ DOCS = Path(__file__).parents[3] / "docs" / "wechat.md"
 
 @pytest.mark.req("wechat.login")
 async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
-    async with ilink_api() as api:
-        api.fail("get_qrcode_status", Fault(502))
+    async with run_ilink_server() as api:
+        api.inject_faults("get_qrcode_status", WeChatFault(502))
         elsewhere = {"status": "scaned_but_redirect", "redirect_host": api.url.split("//")[1]}
-        api.will_say("wait", "expired", "need_verifycode", "need_verifycode", "scaned", elsewhere)
-        api.will_say(api.confirmed("fresh"))
+        api.queue_statuses(
+            "wait", "expired", "need_verifycode", "need_verifycode", "scaned", elsewhere
+        )
+        api.queue_statuses(api.make_confirmed("fresh"))
         types = {"The number on the phone": "12\n", "That was wrong": "34\n", "Serve ann": "\n"}
-        code, screen = await COMMAND.at_terminal(
+        code, screen = await WECHAT_COMMAND.run_at_terminal(
             *("setup", "--home", home, "--base-url", api.url, "--agent", "twin"), types=types
         )
     assert code == 0, screen
     for number in (1, 2):
         shown = f"https://wechat.example/qr?code=code-{number}"
         assert shown in screen
-        assert qr_code(shown).strip() in screen
+        assert render_qr_code(shown).strip() in screen
     assert api.digits == ["", "", "", "12", "34", "", ""]
     assert "Confirm it on the phone" in screen
     assert f"knows us as {BOT}" in screen
     assert "fresh" not in screen, "the token is shown to nobody"
     path = home / "config" / "wechat.toml"
-    settings = load_settings(path, EXTRA)
+    settings = load_settings(path, EXTRA_SETTINGS)
     assert (settings.token, settings.base_url, settings.agent) == ("fresh", api.url, "twin")
     assert (settings.allowed_users, settings.extra["bot_id"]) == ((ANN,), BOT)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -56,54 +58,58 @@ async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
 
 @pytest.mark.req("wechat.login")
 async def test_who_scans_it_need_not_be_served_and_nobody_may_scan_it(home: Path) -> None:
-    async with ilink_api() as api:
+    async with run_ilink_server() as api:
         where = ("setup", "--home", home, "--base-url", api.url)
-        api.will_say(*["expired"] * 3)
-        code, screen = await COMMAND.at_terminal(*where, types={})
+        api.queue_statuses(*["expired"] * 3)
+        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={})
         assert (code, "nobody has scanned the code" in screen) == (1, True), screen
         assert (len(api.codes), home.exists()) == (3, False)
-        api.will_say("binded_redirect")
-        code, screen = await COMMAND.at_terminal(*where, types={})
+        api.queue_statuses("binded_redirect")
+        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={})
         assert (code, "crabtalk-wechat setup" in screen) == (1, True), screen
-        api.will_say(api.confirmed())
-        code, screen = await COMMAND.at_terminal(*where, types={"Serve ann": "n\n"})
+        api.queue_statuses(api.make_confirmed())
+        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={"Serve ann": "n\n"})
         assert (code, "Nobody is served yet" in screen) == (0, True), screen
-    assert load_settings(home / "config" / "wechat.toml", EXTRA).allowed_users == ()
+    assert load_settings(home / "config" / "wechat.toml", EXTRA_SETTINGS).allowed_users == ()
 
 
 @pytest.mark.req("wechat.program")
 async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with open_wechat_world(tmp_path) as w:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "wechat.toml"
 
-        said = await COMMAND.called("run", *home)
+        said = await WECHAT_COMMAND.run_command("run", *home)
         assert (said.code, "run `crabtalk-wechat setup`" in said.err) == (1, True), said
-        said = await COMMAND.called("setup", *home, *where)
+        said = await WECHAT_COMMAND.run_command("setup", *home, *where)
         assert (said.code, "use --token-stdin" in said.err) == (2, True), said
-        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed="wrong\n")
+        said = await WECHAT_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed="wrong\n"
+        )
         assert (said.code, "does not know this token" in said.err) == (1, True), said
         assert not path.exists(), "only a token that works is written"
-        said = await COMMAND.called("setup", *home, *where, "--token-stdin", typed=TOKEN)
+        said = await WECHAT_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed=TOKEN
+        )
         assert (said.code, "knows us as a bot" in said.out) == (0, True), said
         assert path.stat().st_mode & 0o777 == 0o600
-        said = await COMMAND.called("check", *home, "--json")
+        said = await WECHAT_COMMAND.run_command("check", *home, "--json")
         assert json.loads(said.out) == {"name": "a bot", "allowed_users": []}
 
-        async with COMMAND.running(w.home, "--verbose") as process:
-            await w.api.until(lambda: w.api.calls["getupdates"])
-            said = await COMMAND.called("pair", *home, "--json")
-            w.api.says(json.loads(said.out)["code"], BO)
-            await w.api.until(lambda: w.api.texts(BO))
-            assert "Welcome" in w.api.texts(BO)[0]
-            w.api.says("hello", BO)
-            await w.api.until(lambda: w.api.texts(BO)[-1] == "heard: hello")
+        async with WECHAT_COMMAND.run_gateway(w.home, "--verbose") as process:
+            await w.api.wait_until(lambda: w.api.calls["getupdates"])
+            said = await WECHAT_COMMAND.run_command("pair", *home, "--json")
+            w.api.add_message(json.loads(said.out)["code"], BO)
+            await w.api.wait_until(lambda: w.api.texts_to(BO))
+            assert "Welcome" in w.api.texts_to(BO)[0]
+            w.api.add_message("hello", BO)
+            await w.api.wait_until(lambda: w.api.texts_to(BO)[-1] == "heard: hello")
             w.api.tokens.clear()
             logged = tmp_path / "output.log"
-            await w.until(lambda: "WeChat has ended the session" in logged.read_text())
+            await w.wait_until(lambda: "WeChat has ended the session" in logged.read_text())
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
-        assert load_settings(path, EXTRA).allowed_users == (BO,)
+        assert load_settings(path, EXTRA_SETTINGS).allowed_users == (BO,)
         said_all = logged.read_text() + (w.home / "logs" / "wechat.log").read_text()
         assert TOKEN not in said_all
         assert "Traceback" not in said_all
@@ -112,17 +118,17 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
 @pytest.mark.req("wechat.crabup")
 @pytest.mark.parametrize("has_systemd", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_systemd: bool) -> None:
-    async with ilink_api() as api:
+    async with run_ilink_server() as api:
         changes = {"token": TOKEN, "base_url": api.url, "allowed_users": [ANN]}
         write_settings(home / "config" / "wechat.toml", changes)
-        with kept("wechat", tmp_path, home, has_systemd=has_systemd) as gateway:
+        with manage_gateway("wechat", tmp_path, home, has_systemd=has_systemd) as gateway:
             await gateway.start()
-            api.says("hello", BO)
-            await api.until(lambda: "do not know you" in "".join(api.texts(BO)))
-            assert TOKEN not in await gateway.logs()
+            api.add_message("hello", BO)
+            await api.wait_until(lambda: "do not know you" in "".join(api.texts_to(BO)))
+            assert TOKEN not in await gateway.read_logs()
             await gateway.stop()
         asked = api.calls["getupdates"]
-        api.says("hello")
+        api.add_message("hello")
         assert (api.calls["getupdates"], api.is_read) == (asked, False)
 
 
@@ -132,9 +138,9 @@ async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_sys
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("wechat.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await COMMAND.called(*words, "--help")
+    said = await WECHAT_COMMAND.run_command(*words, "--help")
     assert (said.code, said.err) == (0, "")
-    assert said.out == f"{PAGE.help_of(list(words))}\n"
+    assert said.out == f"{PAGE.render_help(list(words))}\n"
     assert " ".join(["crabtalk-wechat", *words]) in said.out.partition("Example")[2]
     assert len(said.out.splitlines()) <= 24
     assert max(map(len, said.out.splitlines())) <= 80
@@ -142,9 +148,9 @@ async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> No
 
 @pytest.mark.req("wechat.cli.help")
 def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
-    page = PAGE.text()
-    assert PAGE.fresh(page) == page, f"run python -m {PAGE.script}"
-    assert sorted(PAGE.shown(page)) == sorted(["", *main.commands])
+    page = PAGE.read_page()
+    assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
+    assert sorted(PAGE.list_shown_commands(page)) == sorted(["", *main.commands])
 
 
 @pytest.mark.req("wechat.cli.help")
@@ -161,7 +167,7 @@ def test_help_loads_nothing_it_does_not_need() -> None:
 @pytest.mark.req("wechat.cli.help")
 def test_the_installed_command_says_its_version() -> None:
     done = subprocess.run(
-        [COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
+        [WECHAT_COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
     )
     assert done.stdout.decode() == f"crabtalk-wechat {crabtalk_wechat.__version__}\n"
 
@@ -171,9 +177,9 @@ def test_the_page_has_every_setting_and_no_other(tmp_path: Path) -> None:
     page = DOCS.read_text("utf-8")
     (block,) = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
     (tmp_path / "wechat.toml").write_text(block)
-    settings = load_settings(tmp_path / "wechat.toml", EXTRA)
-    assert set(tomllib.loads(block)) == {*SHARED, *EXTRA}
+    settings = load_settings(tmp_path / "wechat.toml", EXTRA_SETTINGS)
+    assert set(tomllib.loads(block)) == {*SHARED_KEYS, *EXTRA_SETTINGS}
     assert settings.allowed_users == ("o9cq80abc@im.wechat",)
-    for key, default in EXTRA.items():
+    for key, default in EXTRA_SETTINGS.items():
         assert f"`{key}`" in page
         assert f"`{json.dumps(default)}`" in page

@@ -7,42 +7,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_wechat.plain import plain
-from crabtalk_wechat.reading import read
+from crabtalk_wechat.plain import render_plain
+from crabtalk_wechat.reading import parse_message
 
 ANN = "ann@im.wechat"
 
 
-def message(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
+def make_message(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
     said = {"message_type": 1, "from_user_id": ANN, "message_id": 7, "item_list": list(items)}
     return {**said, **more}
 
 
-def words(text: str, **more: Any) -> dict[str, Any]:
+def make_text_item(text: str, **more: Any) -> dict[str, Any]:
     return {"type": 1, "text_item": {"text": text}, **more}
 
 
 @pytest.mark.req("wechat.reading")
 def test_words_are_read_with_who_said_them_and_when() -> None:
-    update = read(message(words("dig"), words("here"), create_time_ms=1_700_000_000_500))
+    update = parse_message(
+        make_message(
+            make_text_item("dig"), make_text_item("here"), create_time_ms=1_700_000_000_500
+        )
+    )
     assert update is not None
     assert (update.id, update.text, update.at) == ("7", "dig\nhere", 1_700_000_000.5)
     assert (update.chat.id, update.person.id, update.chat.is_group) == (ANN, ANN, False)
-    assert read(message(words("ours"), message_type=2)) is None
-    assert read(message(words("of a group"), group_id="g")) is None
-    assert read(message(words("of nobody"), from_user_id="")) is None
+    assert parse_message(make_message(make_text_item("ours"), message_type=2)) is None
+    assert parse_message(make_message(make_text_item("of a group"), group_id="g")) is None
+    assert parse_message(make_message(make_text_item("of nobody"), from_user_id="")) is None
 
 
 @pytest.mark.req("wechat.reading")
 def test_messages_without_an_id_are_told_apart() -> None:
     said = [
-        message(words("a"), message_id=0, client_id="c1"),
-        message(words("a"), message_id=0, client_id="c2"),
-        message(words("a"), message_id=0, create_time_ms=1),
-        message(words("a"), message_id=0, create_time_ms=2),
-        message(words("b"), message_id=0, create_time_ms=2),
+        make_message(make_text_item("a"), message_id=0, client_id="c1"),
+        make_message(make_text_item("a"), message_id=0, client_id="c2"),
+        make_message(make_text_item("a"), message_id=0, create_time_ms=1),
+        make_message(make_text_item("a"), message_id=0, create_time_ms=2),
+        make_message(make_text_item("b"), message_id=0, create_time_ms=2),
     ]
-    first, second = [[one.id for one in map(read, said) if one is not None] for _ in range(2)]
+    first, second = [
+        [one.id for one in map(parse_message, said) if one is not None] for _ in range(2)
+    ]
     assert len(set(first)) == 5
     assert first == second
 
@@ -60,8 +66,8 @@ def test_messages_without_an_id_are_told_apart() -> None:
 def test_what_is_quoted_stands_before_words_and_not_before_commands_and_numbers(
     text: str, read_as: str
 ) -> None:
-    quote = {"title": "crab", "message_item": words("dig\nhere")}
-    update = read(message(words(text, ref_msg=quote)))
+    quote = {"title": "crab", "message_item": make_text_item("dig\nhere")}
+    update = parse_message(make_message(make_text_item(text, ref_msg=quote)))
     assert update is not None
     assert update.text == read_as
 
@@ -69,15 +75,17 @@ def test_what_is_quoted_stands_before_words_and_not_before_commands_and_numbers(
 @pytest.mark.req("wechat.reading")
 def test_spoken_words_are_words_and_what_was_not_understood_is_a_file() -> None:
     media = {"encrypt_query_param": "w", "aes_key": "k"}
-    update = read(message({"type": 3, "voice_item": {"media": media, "text": "dig"}}))
+    update = parse_message(make_message({"type": 3, "voice_item": {"media": media, "text": "dig"}}))
     assert update is not None
     assert (update.text, update.attachments) == ("dig", ())
-    update = read(message({"type": 3, "voice_item": {"media": media}}))
+    update = parse_message(make_message({"type": 3, "voice_item": {"media": media}}))
     assert update is not None
     (voice,) = update.attachments
     assert (voice.name, json.loads(voice.id)) == ("voice-1.silk", ["w", "k"])
     video = {"type": 5, "video_item": {"media": media}}
-    update = read(message(words("look"), video, {"type": 2, "image_item": {}}))
+    update = parse_message(
+        make_message(make_text_item("look"), video, {"type": 2, "image_item": {}})
+    )
     assert update is not None
     assert [one.name for one in update.attachments] == ["video-2.mp4"]
 
@@ -98,7 +106,7 @@ anything = st.recursive(
 @pytest.mark.req("wechat.reading")
 @given(anything, anything, anything)
 def test_whatever_comes_is_read_or_left_out(items: Any, at: Any, number: Any) -> None:
-    update = read(message(item_list=items, create_time_ms=at, message_id=number))
+    update = parse_message(make_message(item_list=items, create_time_ms=at, message_id=number))
     assert update is not None
     assert update.id
 
@@ -124,13 +132,13 @@ def test_whatever_comes_is_read_or_left_out(items: Any, at: Any, number: Any) ->
     ],
 )
 def test_marks_are_left_out_and_words_stay(text: str, shown: str) -> None:
-    assert plain(text) == shown
+    assert render_plain(text) == shown
 
 
 @pytest.mark.req("wechat.plain")
 @given(st.text(alphabet="ab *_`~#[]()\n!1", max_size=80))
 def test_without_its_marks_a_text_is_never_longer_nor_empty(text: str) -> None:
-    shown = plain(text)
+    shown = render_plain(text)
     assert len(shown) <= len(text)
     assert shown or not text
     letters = [one for one in text if one in "ab1"]

@@ -13,23 +13,31 @@ from typing import Any
 import pytest
 
 import crabtalk_wechat.service
-from apps.wechat.tests.ilink_api import ANN, BO, KEY, TOKEN, Fault, ILinkApi, ilink_api
-from apps.wechat.tests.world import PAUSES, settings_of
+from apps.wechat.tests.ilink_api import (
+    ANN,
+    BO,
+    KEY,
+    TOKEN,
+    ILinkServer,
+    WeChatFault,
+    run_ilink_server,
+)
+from apps.wechat.tests.world import TEST_DELAYS, make_settings
 from crabtalk.component.gateway import (
     Attachment,
-    Away,
     Chat,
+    ChatServiceError,
+    DeliveryUnknownError,
     GatewayError,
-    Refused,
-    ServiceError,
-    TooLong,
-    TryLater,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
     Update,
     write_settings,
 )
-from crabtalk_wechat.opening import open_wechat, who_am_i
-from crabtalk_wechat.service import WeChat
-from tests.daemon.served import within
+from crabtalk_wechat.opening import fetch_identity, open_wechat
+from crabtalk_wechat.service import WeChatService
+from tests.daemon.served import wait_with_timeout
 
 pytestmark = pytest.mark.one_loop
 
@@ -37,23 +45,23 @@ CHAT = Chat(ANN)
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[tuple[ILinkApi, WeChat]]:
+async def open_service(path: Path) -> AsyncIterator[tuple[ILinkServer, WeChatService]]:
     own = path / "home" / "wechat"
     own.mkdir(parents=True)
     async with (
-        ilink_api() as api,
-        open_wechat(settings_of(api, ANN), own, pauses=PAUSES) as service,
+        run_ilink_server() as api,
+        open_wechat(make_settings(api, ANN), own, pauses=TEST_DELAYS) as service,
     ):
         yield api, service
 
 
-async def heard(service: WeChat, count: int = 1) -> list[Update]:
+async def receive_updates(service: WeChatService, count: int = 1) -> list[Update]:
     """So many updates, all of them taken."""
     found: list[Update] = []
     async with aclosing(service.updates()) as updates:
         while len(found) < count:
-            found.append(await within(anext(updates)))
-            await service.taken(found[-1])
+            found.append(await wait_with_timeout(anext(updates)))
+            await service.acknowledge(found[-1])
     return found
 
 
@@ -64,31 +72,31 @@ async def heard(service: WeChat, count: int = 1) -> list[Update]:
 async def test_a_message_is_plain_text_with_the_context_of_what_its_person_wrote(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.says("hello")
-        await heard(service)
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("hello")
+        await receive_updates(service)
         number = await service.send(CHAT, "# Tide\n\n**Low** at `3`.")
         (message,) = api.messages
         assert (message.person, message.text) == (ANN, "Tide\n\nLow at 3.")
         assert (message.client, message.context) == (number, api.contexts[ANN])
-        await service.typing(CHAT)
-        await service.typing(CHAT)
+        await service.send_typing(CHAT)
+        await service.send_typing(CHAT)
         assert api.typing == [ANN, ANN]
         assert api.calls["getconfig"] == 1
         assert len(api.uins) >= 4, "each request has a number of its own"
-        with pytest.raises(Refused):
+        with pytest.raises(RejectedError):
             await service.edit(CHAT, number, "changed")
 
 
 @pytest.mark.req("wechat.splitting")
 async def test_a_message_has_four_thousand_characters(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.says("hello")
-        await heard(service)
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("hello")
+        await receive_updates(service)
         longest = "🦀" * 2000
         assert service.measure(longest) == service.limits.text == 4000
         await service.send(CHAT, longest)
-        with pytest.raises(TooLong):
+        with pytest.raises(MessageTooLongError):
             await service.send(CHAT, f"{longest}a")
         assert [message.text for message in api.messages] == [longest]
 
@@ -97,42 +105,42 @@ async def test_a_message_has_four_thousand_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault(429, retry_after="3"), TryLater),
-        (Fault(200, -14, "session timeout"), TryLater),
-        (Fault(401), TryLater),
-        (Fault(200, -2, ""), TryLater),
-        (Fault(200, -7), Refused),
-        (Fault(404), Refused),
-        (Fault(413), TooLong),
-        (Fault(500), Away),
-        (Fault(502, page=True), Away),
-        (Fault(200, page=True), Away),
-        (Fault(403, page=True), Away),
-        (Fault(0), Away),
-        (Fault(0, is_done=True), Away),
+        (WeChatFault(429, retry_after="3"), RetryLaterError),
+        (WeChatFault(200, -14, "session timeout"), RetryLaterError),
+        (WeChatFault(401), RetryLaterError),
+        (WeChatFault(200, -2, ""), RetryLaterError),
+        (WeChatFault(200, -7), RejectedError),
+        (WeChatFault(404), RejectedError),
+        (WeChatFault(413), MessageTooLongError),
+        (WeChatFault(500), DeliveryUnknownError),
+        (WeChatFault(502, page=True), DeliveryUnknownError),
+        (WeChatFault(200, page=True), DeliveryUnknownError),
+        (WeChatFault(403, page=True), DeliveryUnknownError),
+        (WeChatFault(0), DeliveryUnknownError),
+        (WeChatFault(0, is_done=True), DeliveryUnknownError),
     ],
 )
 async def test_what_went_wrong_is_said_as_it_is(
-    tmp_path: Path, fault: Fault, kind: type[ServiceError]
+    tmp_path: Path, fault: WeChatFault, kind: type[ChatServiceError]
 ) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.says("hello")
-        await heard(service)
-        api.fail("sendmessage", fault)
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("hello")
+        await receive_updates(service)
+        api.inject_faults("sendmessage", fault)
         with pytest.raises(kind) as caught:
             await service.send(CHAT, "hello")
         if fault.retry_after:
-            assert isinstance(caught.value, TryLater)
+            assert isinstance(caught.value, RetryLaterError)
             assert caught.value.seconds == 3
         assert len(api.messages) == fault.is_done
 
 
 @pytest.mark.req("wechat.errors")
 async def test_nobody_there_means_that_nothing_was_sent(tmp_path: Path) -> None:
-    async with ilink_api() as api:
-        settings = settings_of(api)
+    async with run_ilink_server() as api:
+        settings = make_settings(api)
     async with open_wechat(settings, tmp_path) as service:
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLaterError):
             await service.send(CHAT, "hello")
 
 
@@ -140,25 +148,25 @@ async def test_nobody_there_means_that_nothing_was_sent(tmp_path: Path) -> None:
 async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.says("hello")
-        await heard(service)
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("hello")
+        await receive_updates(service)
         for number in range(10):
             await service.send(CHAT, f"{number}")
-        with pytest.raises(TryLater):
+        with pytest.raises(RetryLaterError):
             await service.send(CHAT, "eleventh")
         monkeypatch.setattr(crabtalk_wechat.service, "FOR_WORD", 0.01)
         asked = api.calls["sendmessage"]
-        with pytest.raises(TryLater, match="writes again"):
+        with pytest.raises(RetryLaterError, match="writes again"):
             await service.send(CHAT, "eleventh")
         assert api.calls["sendmessage"] == asked, "WeChat is not asked again and again"
         monkeypatch.setattr(crabtalk_wechat.service, "FOR_WORD", 1000.0)
         sending = asyncio.ensure_future(service.send(CHAT, "eleventh"))
-        api.says("to others", BO)
-        api.says("go on")
-        await heard(service, 2)
-        await within(sending)
-        assert api.texts()[-1] == "eleventh"
+        api.add_message("to others", BO)
+        api.add_message("go on")
+        await receive_updates(service, 2)
+        await wait_with_timeout(sending)
+        assert api.texts_to()[-1] == "eleventh"
 
 
 # ── What comes ─────────────────────────────────────────────────────────────────────────────────
@@ -166,14 +174,17 @@ async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
 
 @pytest.mark.req("wechat.cursor")
 async def test_the_cursor_moves_when_all_before_it_was_taken_and_is_kept(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (api, service):
+    async with open_service(tmp_path) as (api, service):
         state = tmp_path / "home" / "wechat" / "state.json"
-        api.says("one")
-        api.says("our own words", message_type=2)
-        api.says("of a group", group_id="g1")
-        api.says("two", BO)
+        api.add_message("one")
+        api.add_message("our own words", message_type=2)
+        api.add_message("of a group", group_id="g1")
+        api.add_message("two", BO)
         async with aclosing(service.updates()) as updates:
-            one, two = await within(anext(updates)), await within(anext(updates))
+            one, two = (
+                await wait_with_timeout(anext(updates)),
+                await wait_with_timeout(anext(updates)),
+            )
             assert [(one.text, one.person.id), (two.text, two.person.id)] == [
                 ("one", ANN),
                 ("two", BO),
@@ -182,47 +193,53 @@ async def test_the_cursor_moves_when_all_before_it_was_taken_and_is_kept(tmp_pat
             assert kept["cursor"] == "", "a crash now loses nothing"
             assert kept["contexts"] == api.contexts, "and whoever comes next can answer"
             coming = asyncio.ensure_future(anext(updates))
-            await service.taken(one)
+            await service.acknowledge(one)
             with pytest.raises(TimeoutError):  # nothing is asked for while one is open
                 async with asyncio.timeout(0.5):
-                    await api.until(lambda: len(api.cursors) > 1)
+                    await api.wait_until(lambda: len(api.cursors) > 1)
             assert json.loads(state.read_bytes())["cursor"] == ""
-            await service.taken(two)
-            await api.until(lambda: api.cursors[-1] == "buf-4")
+            await service.acknowledge(two)
+            await api.wait_until(lambda: api.cursors[-1] == "buf-4")
             assert json.loads(state.read_bytes())["cursor"] == "buf-4"
             assert state.stat().st_mode & 0o777 == 0o600
-            api.says("three")
-            assert (await within(coming)).text == "three"
-        async with open_wechat(settings_of(api), state.parent, pauses=PAUSES) as another:
-            (three,) = await heard(another)
+            api.add_message("three")
+            assert (await wait_with_timeout(coming)).text == "three"
+        async with open_wechat(make_settings(api), state.parent, pauses=TEST_DELAYS) as another:
+            (three,) = await receive_updates(another)
             assert three.text == "three"
             assert api.cursors[-1] == "buf-4"
             await another.send(Chat(BO), "still known")
         state.write_bytes(b"{")
-        async with open_wechat(settings_of(api), state.parent, pauses=PAUSES) as third:
-            assert len(await heard(third, 3)) == 3
+        async with open_wechat(make_settings(api), state.parent, pauses=TEST_DELAYS) as third:
+            assert len(await receive_updates(third, 3)) == 3
 
 
 @pytest.mark.req("wechat.polling")
 async def test_polling_goes_on_after_whatever_happens(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (api, service):
-        faults = Fault(0), Fault(500), Fault(502, page=True), Fault(200, -3), Fault(429)
-        api.fail("getupdates", *faults, Fault(0, is_done=True))
+    async with open_service(tmp_path) as (api, service):
+        faults = (
+            WeChatFault(0),
+            WeChatFault(500),
+            WeChatFault(502, page=True),
+            WeChatFault(200, -3),
+            WeChatFault(429),
+        )
+        api.inject_faults("getupdates", *faults, WeChatFault(0, is_done=True))
         api.log.append({"message_type": 1, "from_user_id": "x", "message_id": [], "item_list": 7})
-        api.says("hello")
-        assert [one.text for one in await heard(service, 2)] == ["", "hello"]
+        api.add_message("hello")
+        assert [one.text for one in await receive_updates(service, 2)] == ["", "hello"]
 
 
 @pytest.mark.req("wechat.unread")
 async def test_a_message_that_cannot_be_read_holds_up_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(tmp_path) as (api, service):
+    async with open_service(tmp_path) as (api, service):
         odd: Any = ["half of it"]
-        api.says("one")
+        api.add_message("one")
         api.log.append(odd)
-        api.says("two")
-        found = await heard(service, 3)
+        api.add_message("two")
+        found = await receive_updates(service, 3)
         assert [one.text for one in found] == ["one", "", "two"]
         assert json.loads(found[1].unread) == odd
         assert len({one.id for one in found}) == 3
@@ -234,19 +251,19 @@ async def test_a_message_that_cannot_be_read_holds_up_no_other(
 async def test_a_session_that_is_over_is_told_once_and_a_new_login_is_taken_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.says("one")
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("one")
         async with aclosing(service.updates()) as updates:
-            await service.taken(await within(anext(updates)))
+            await service.acknowledge(await wait_with_timeout(anext(updates)))
             coming = asyncio.ensure_future(anext(updates))
-            await api.until(lambda: api.cursors[-1] == "buf-1")
+            await api.wait_until(lambda: api.cursors[-1] == "buf-1")
             api.tokens.clear()
             asked = api.calls["getupdates"]
-            await api.until(lambda: api.calls["getupdates"] > asked + 3)
+            await api.wait_until(lambda: api.calls["getupdates"] > asked + 3)
             told = [one for one in caplog.records if one.levelno == logging.ERROR]
             assert [one.message for one in told] == [crabtalk_wechat.polling.EXPIRED_WORDS]
             assert "crabtalk-wechat setup" in told[0].message
-            with pytest.raises(TryLater, match="session"):
+            with pytest.raises(RetryLaterError, match="session"):
                 await service.send(CHAT, "hello")
             state = json.loads((tmp_path / "home" / "wechat" / "state.json").read_bytes())
             assert state["cursor"] == "", "that of the session is no more"
@@ -254,22 +271,22 @@ async def test_a_session_that_is_over_is_told_once_and_a_new_login_is_taken_up(
             api.tokens.add("new")
             changes = {"token": "new", "base_url": api.url}
             write_settings(tmp_path / "home" / "config" / "wechat.toml", changes)
-            assert (await within(coming)).text == "one"
+            assert (await wait_with_timeout(coming)).text == "one"
             await service.send(CHAT, "hello")
         assert TOKEN not in caplog.text
 
 
 @pytest.mark.req("wechat.token")
 async def test_a_token_is_tried_before_it_is_used() -> None:
-    async with ilink_api() as api:
-        settings = settings_of(api)
-        assert await who_am_i(settings) == "a bot"
+    async with run_ilink_server() as api:
+        settings = make_settings(api)
+        assert await fetch_identity(settings) == "a bot"
         named = replace(settings, extra={**settings.extra, "bot_id": "crab@im.bot"})
-        assert await who_am_i(named) == "crab@im.bot"
-        with pytest.raises(Refused, match="crabtalk-wechat setup"):
-            await who_am_i(replace(settings, token="wrong"))
+        assert await fetch_identity(named) == "crab@im.bot"
+        with pytest.raises(RejectedError, match="crabtalk-wechat setup"):
+            await fetch_identity(replace(settings, token="wrong"))
         with pytest.raises(GatewayError, match="base_url must begin with https://"):
-            await who_am_i(replace(settings, base_url="api.example"))
+            await fetch_identity(replace(settings, base_url="api.example"))
         assert api.cursors == [], "and nothing that waits is read by that"
 
 
@@ -278,24 +295,30 @@ async def test_a_token_is_tried_before_it_is_used() -> None:
 
 @pytest.mark.req("wechat.files")
 async def test_files_are_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (api, service):
-        api.sends(4, b"sand" * 50_000, file_name="a.bin", len="200000")
-        api.sends(2, b"jpeg", aeskey=KEY.hex())
-        file, picture = await heard(service, 2)
+    async with open_service(tmp_path) as (api, service):
+        api.add_file(4, b"sand" * 50_000, file_name="a.bin", len="200000")
+        api.add_file(2, b"jpeg", aeskey=KEY.hex())
+        file, picture = await receive_updates(service, 2)
         assert (file.attachments[0].name, file.attachments[0].size) == ("a.bin", 200_000)
         assert picture.attachments[0].kind == "image/jpeg"
         await service.fetch(file.attachments[0], tmp_path / "a.bin")
         await service.fetch(picture.attachments[0], tmp_path / "b.jpg")
         assert (tmp_path / "a.bin").read_bytes() == b"sand" * 50_000
         assert (tmp_path / "b.jpg").read_bytes() == b"jpeg"
-        for status, kind in ((404, Refused), (502, Away), (0, Away)):
-            api.fail("download", Fault(status), *[Fault(status)] * (not status))
+        for status, kind in (
+            (404, RejectedError),
+            (502, DeliveryUnknownError),
+            (0, DeliveryUnknownError),
+        ):
+            api.inject_faults(
+                "download", WeChatFault(status), *[WeChatFault(status)] * (not status)
+            )
             with pytest.raises(kind):
                 await service.fetch(file.attachments[0], tmp_path / "c.bin")
         where = json.loads(file.attachments[0].id)[0]
         wrong = base64.b64encode(bytes(16)).decode()
         for number, key in enumerate((wrong, "", "?", "short")):
-            with pytest.raises(Refused):
+            with pytest.raises(RejectedError):
                 attachment = Attachment(json.dumps([where, key]), "d.bin", 0, "")
                 await service.fetch(attachment, tmp_path / f"d{number}.bin")
         assert sorted(path.name for path in tmp_path.glob("*.*")) == ["a.bin", "b.jpg"]
@@ -306,9 +329,9 @@ async def test_pictures_and_videos_are_sent_as_such_and_others_as_files(tmp_path
     names = ("a.png", "b.txt", "c.mp4")
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
-    async with opened(tmp_path) as (api, service):
-        api.says("hello")
-        await heard(service)
+    async with open_service(tmp_path) as (api, service):
+        api.add_message("hello")
+        await receive_updates(service)
         for name in names:
             await service.upload(CHAT, tmp_path / name, "look" if name == "b.txt" else "")
         assert [one.file or one.text for one in api.messages] == [
@@ -318,14 +341,14 @@ async def test_pictures_and_videos_are_sent_as_such_and_others_as_files(tmp_path
             (5, "", b"c.mp4"),
         ]
         for name, fault, kind in (
-            ("getuploadurl", Fault(502), TryLater),
-            ("getuploadurl", Fault(200, -7), Refused),
-            ("upload", Fault(0), TryLater),
-            ("upload", Fault(500), TryLater),
-            ("upload", Fault(403), Refused),
-            ("sendmessage", Fault(0), Away),
+            ("getuploadurl", WeChatFault(502), RetryLaterError),
+            ("getuploadurl", WeChatFault(200, -7), RejectedError),
+            ("upload", WeChatFault(0), RetryLaterError),
+            ("upload", WeChatFault(500), RetryLaterError),
+            ("upload", WeChatFault(403), RejectedError),
+            ("sendmessage", WeChatFault(0), DeliveryUnknownError),
         ):
-            api.fail(name, fault)
+            api.inject_faults(name, fault)
             with pytest.raises(kind):
                 await service.upload(CHAT, tmp_path / "a.png", "")
         assert len(api.messages) == 4

@@ -6,22 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from apps.wechat.tests.command import COMMAND
-from apps.wechat.tests.ilink_api import TOKEN, Fault, ilink_api
+from apps.wechat.tests.command import WECHAT_COMMAND
+from apps.wechat.tests.ilink_api import TOKEN, WeChatFault, run_ilink_server
 from crabtalk.component.gateway import write_settings
-from crabtalk.component.gateway.reply import SENT_AGAIN
-from tests.component.gateway.besieged_daemon import besieged_daemon
-from tests.component.gateway.siege import Report, Town, siege
+from crabtalk.component.gateway.reply import SENT_AGAIN_MARK
+from tests.component.gateway.besieged_daemon import run_restartable_daemon
+from tests.component.gateway.siege import GatewayKillReport, KillScenarioSetup, run_kill_scenario
 from tests.model_server import model_server
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("wechat.kill")]
 
 CHATS, BURSTS = ("x101", "x102", "x103"), "x200"
-CUTS = (Fault(0), Fault(0, is_done=True), Fault(502), Fault(429, retry_after="1"))
+CUTS = (
+    WeChatFault(0),
+    WeChatFault(0, is_done=True),
+    WeChatFault(502),
+    WeChatFault(429, retry_after="1"),
+)
 
 
-async def besieged(path: Path, *, rounds: int, seed: int) -> Report:
-    async with ilink_api() as api, model_server() as model, besieged_daemon(path, model) as daemon:
+async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillReport:
+    async with (
+        run_ilink_server() as api,
+        model_server() as model,
+        run_restartable_daemon(path, model) as daemon,
+    ):
         write_settings(
             daemon.home / "config" / "wechat.toml",
             {
@@ -33,41 +42,41 @@ async def besieged(path: Path, *, rounds: int, seed: int) -> Report:
         )
 
         def cut(chance: random.Random) -> None:
-            api.fail(chance.choice(("sendmessage", "getuploadurl")), chance.choice(CUTS))
+            api.inject_faults(chance.choice(("sendmessage", "getuploadurl")), chance.choice(CUTS))
 
         def files(chat: str) -> list[tuple[str, bool]]:
             """The mark is a message of its own before the file."""
-            sent = api.of(chat)
+            sent = api.messages_to(chat)
             before = ["", *(message.text for message in sent)]
             return [
-                (message.file[1], SENT_AGAIN in text)
+                (message.file[1], SENT_AGAIN_MARK in text)
                 for text, message in zip(before, sent, strict=False)
                 if message.file is not None
             ]
 
-        town = Town(
+        town = KillScenarioSetup(
             daemon=daemon,
             journal=daemon.home / "wechat" / "journal",
             chats=CHATS,
             bursts=BURSTS,
-            running=lambda: COMMAND.running(daemon.home),
-            says=api.says,
-            texts=api.texts,
+            running=lambda: WECHAT_COMMAND.run_gateway(daemon.home),
+            says=api.add_message,
+            texts=api.texts_to,
             files=files,
             sender="wx:{}".format,
             asked=lambda: api.calls["getupdates"],
             is_read=lambda: api.is_read,
             cut=cut,
         )
-        return await siege(town, rounds=rounds, seed=seed)
+        return await run_kill_scenario(town, rounds=rounds, seed=seed)
 
 
 @pytest.mark.timeout(240)
 async def test_three_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
-    report = await besieged(tmp_path, rounds=3, seed=12)
+    report = await run_with_kills(tmp_path, rounds=3, seed=12)
     assert report.is_clean, report
     assert report.kills == report.daemon_kills == 3
-    assert report.said >= 6
+    assert report.words_sent >= 6
 
 
 @pytest.mark.slow
@@ -75,7 +84,7 @@ async def test_three_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> No
 async def test_three_hundred_kills_lose_nothing_and_repeat_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    report = await besieged(tmp_path, rounds=300, seed=34)
+    report = await run_with_kills(tmp_path, rounds=300, seed=34)
     record_property("report", str(report))
     assert report.is_clean, report
     assert report.kills == report.daemon_kills == 300

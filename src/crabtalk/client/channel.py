@@ -15,29 +15,29 @@ from crabtalk.protocol import (
     encode_frame,
     wire,
 )
-from crabtalk.transport import Link
+from crabtalk.transport import FramedConnection
 
 from .errors import UnexpectedReplyError
 
 # Frames, and bytes, read ahead of the consumer: enough to keep a fast stream flowing, and the
 # point where the daemon is made to wait for us.
-READ_AHEAD = 4096
-READ_AHEAD_BYTES = 1024 * 1024
+MAX_READ_AHEAD_FRAMES = 4096
+MAX_READ_AHEAD_BYTES = 1024 * 1024
 # A connection that nobody used for this long is looked at before it is used again.
-IDLE = 0.05
+IDLE_CHECK_AFTER = 0.05
 
 
-class Channel(Link):
+class Channel(FramedConnection):
     """One connection, one request on it at a time. `usable` says whether it can take another."""
 
     __slots__ = (
-        "_ahead",
+        "_deadline",
+        "_deadline_timer",
         "_error",
-        "_expiry",
         "_frames",
-        "_reading",
+        "_is_reading",
+        "_read_ahead_bytes",
         "_waiter",
-        "_watch",
         "features",
         "idle_since",
     )
@@ -45,28 +45,28 @@ class Channel(Link):
     def __init__(self) -> None:
         super().__init__(FrameDecoder())
         self._frames: deque[bytes | bytearray] = deque()
-        self._ahead = 0  # bytes since there was nothing to read
+        self._read_ahead_bytes = 0  # bytes since there was nothing to read
         self._error: Exception | None = None
-        self._reading = True
+        self._is_reading = True
         self._waiter: asyncio.Future[None] | None = None
         self.idle_since = 0.0
         self.features: frozenset[str] | None = None  # of the daemon, where it was asked
-        self._expiry = math.inf  # when the answer waited for is overdue
-        self._watch: asyncio.TimerHandle | None = None
+        self._deadline = math.inf  # when the answer waited for is overdue
+        self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
-    def usable(self) -> bool:
-        return not self.lost and self._error is None and not self._frames
+    def is_usable(self) -> bool:
+        return not self.is_lost and self._error is None and not self._frames
 
-    def rest(self) -> None:
+    def mark_idle(self) -> None:
         """Nobody uses it from now on."""
         self.idle_since = asyncio.get_running_loop().time()
 
-    def awake(self) -> bool:
+    def check_alive(self) -> bool:
         """Usable, and not closed by the daemon while the loop looked elsewhere."""
-        if not self.usable or self.transport.is_closing():
+        if not self.is_usable or self.transport.is_closing():
             return False
-        if asyncio.get_running_loop().time() - self.idle_since < IDLE:
+        if asyncio.get_running_loop().time() - self.idle_since < IDLE_CHECK_AFTER:
             return True
         sock = self.transport.get_extra_info("socket")
         poll = select.poll()
@@ -87,11 +87,11 @@ class Channel(Link):
         take. Cancelled, it has consumed nothing.
         """
         if not self._frames:
-            self._expire_in(timeout)
+            self._set_deadline(timeout)
         while (reply := self.receive_nowait()) is None:
             if self._error is not None:
                 raise self._error
-            self._read(True)
+            self._set_reading(True)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         return reply
@@ -107,75 +107,80 @@ class Channel(Link):
             raise UnexpectedReplyError(f"a frame is not a ServerMessage: {error}") from None
 
     def close(self) -> None:
-        if not self.lost:
+        if not self.is_lost:
             self.transport.close()
 
     # ── From the transport ──────────────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
-        self._ahead = len(data) if not self._frames else self._ahead + len(data)
+        self._read_ahead_bytes = (
+            len(data) if not self._frames else self._read_ahead_bytes + len(data)
+        )
         try:
             self._frames.extend(self.decoder.feed(data))
         except FrameTooLargeError as error:
             self._fail(error)
             self.transport.abort()
-        if self._frames and (len(self._frames) > READ_AHEAD or self._ahead > READ_AHEAD_BYTES):
-            self._read(False)
-        self._wake()
+        if self._frames and (
+            len(self._frames) > MAX_READ_AHEAD_FRAMES
+            or self._read_ahead_bytes > MAX_READ_AHEAD_BYTES
+        ):
+            self._set_reading(False)
+        self._wake_waiter()
 
     def eof_received(self) -> None:
         try:
-            self.decoder.end()
+            self.decoder.feed_eof()
         except ConnectionClosedError as error:
             self._fail(error)
         self._fail(ConnectionClosedError("the daemon closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
         self._fail(ConnectionClosedError("the connection to the daemon was lost"))
 
     def _fail(self, error: Exception) -> None:
         """The first reason stays: what follows it is only its consequence."""
         if self._error is None:
             self._error = error
-        self._wake()
+        self._wake_waiter()
 
-    def _read(self, on: bool) -> None:
-        if self._reading != on and not self.lost:
-            self._reading = on
+    def _set_reading(self, on: bool) -> None:
+        if self._is_reading != on and not self.is_lost:
+            self._is_reading = on
             if on:
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
 
-    def _expire_in(self, timeout: float | None) -> None:
+    def _set_deadline(self, timeout: float | None) -> None:
         """Notes a deadline. One timer serves many requests: it looks when it fires, not before."""
         if timeout is None:
-            self._expiry = math.inf
+            self._deadline = math.inf
             return
         loop = asyncio.get_running_loop()
-        self._expiry = loop.time() + timeout
-        if self._watch is not None and self._watch.when() > self._expiry:
-            self._watch.cancel()
-            self._watch = None
-        if self._watch is None:
-            self._watch = loop.call_at(self._expiry, self._look)
+        self._deadline = loop.time() + timeout
+        if self._deadline_timer is not None and self._deadline_timer.when() > self._deadline:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        if self._deadline_timer is None:
+            self._deadline_timer = loop.call_at(self._deadline, self._check_deadline)
 
-    def _look(self) -> None:
-        self._watch = None
+    def _check_deadline(self) -> None:
+        self._deadline_timer = None
         if self._waiter is None or self._waiter.done():
             return
         loop = asyncio.get_running_loop()
-        if self._expiry == math.inf:
+        if self._deadline == math.inf:
             return
-        if loop.time() < self._expiry:
-            self._watch = loop.call_at(self._expiry, self._look)
+        if loop.time() < self._deadline:
+            self._deadline_timer = loop.call_at(self._deadline, self._check_deadline)
         else:
             self._waiter.set_exception(TimeoutError("the daemon did not answer in time"))
 
-    def _wake(self) -> None:
+    def _wake_waiter(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self._waiter = None

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crabtalk.protocol import PROTOCOL_VERSION, ROUTES, Shape, wire
+from crabtalk.protocol import PROTOCOL_VERSION, ROUTES, ReplyShape, wire
 from crabtalk.transport import Endpoint, RunFiles, default_home
 
-from .delivery import Delivery, Recover
+from .delivery import KeyedDelivery, RecoverCallback
 from .errors import ServerError, UnexpectedReplyError
 from .events import Event
-from .pool import Pool
+from .pool import ConnectionPool
 
-Config = str | Mapping[str, Any]
+JsonConfig = str | Mapping[str, Any]
 
 
 def connect(
@@ -33,7 +33,7 @@ def connect(
     timeout: float | None = 30.0,
     connect_timeout: float = 5.0,
     reconnect_timeout: float = 30.0,
-    recover: Recover | None = None,
+    recover: RecoverCallback | None = None,
 ) -> "Client":
     """A client of the daemon, to be used as `async with connect() as c:`.
 
@@ -49,7 +49,7 @@ def connect(
     """
     if address is not None:
         endpoint = Endpoint.parse(address, token=token, tls=tls)
-        pool = Pool(
+        pool = ConnectionPool(
             lambda: [endpoint],
             client=client,
             connect_timeout=connect_timeout,
@@ -57,14 +57,14 @@ def connect(
         )
     else:
         root = Path(home).expanduser().absolute() if home is not None else default_home()
-        pool = Pool(
-            RunFiles.of(root).endpoints,
+        pool = ConnectionPool(
+            RunFiles.for_home(root).find_endpoints,
             client=client,
             connect_timeout=connect_timeout,
             where=f"in {root}",
             start="crabtalkd run" if home is None else f"crabtalkd run --home {root}",
         )
-    delivery = Delivery(
+    delivery = KeyedDelivery(
         pool,
         client=client,
         timeout=timeout,
@@ -84,7 +84,7 @@ class Client:
     """
 
     def __init__(
-        self, pool: Pool, delivery: Delivery, *, client: str, timeout: float | None
+        self, pool: ConnectionPool, delivery: KeyedDelivery, *, client: str, timeout: float | None
     ) -> None:
         self._pool = pool
         self._delivery = delivery
@@ -92,7 +92,7 @@ class Client:
         self._timeout = timeout
 
     async def __aenter__(self) -> "Client":
-        await self._pool.warm()
+        await self._pool.ensure_connected()
         return self
 
     async def __aexit__(
@@ -120,7 +120,7 @@ class Client:
         async with self._pool.lease() as lease:
             lease.channel.send(message)
             reply = await lease.channel.receive(timeout)
-            lease.settled = True
+            lease.is_complete = True
         if reply.WhichOneof("msg") == "error":
             raise ServerError(reply.error.code, reply.error.message)
         return reply
@@ -139,25 +139,25 @@ class Client:
                 reply = await channel.receive()
                 kind = reply.WhichOneof("msg")
                 if kind == "error":
-                    lease.settled = True
+                    lease.is_complete = True
                     raise ServerError(reply.error.code, reply.error.message)
                 if kind == "stream" and reply.stream.HasField("end"):
-                    lease.settled = True
+                    lease.is_complete = True
                     yield reply
                     return
                 yield reply
 
-    async def _ask(self, request: str, payload: Any, *, timed: bool = True) -> Any:
+    async def _request_payload(self, request: str, payload: Any, *, timed: bool = True) -> Any:
         """One request by name; returns the payload of its answer. None for a Pong."""
         message = wire.ClientMessage(**{request: payload})
         reply = await self.request(message, self._timeout if timed else None)
-        return unwrap(request, reply)
+        return unwrap_reply(request, reply)
 
-    async def _feed(self, request: str, payload: Any) -> AsyncGenerator[Any, None]:
+    async def _stream_payloads(self, request: str, payload: Any) -> AsyncGenerator[Any, None]:
         message = wire.ClientMessage(**{request: payload})
         async with aclosing(self.request_stream(message)) as replies:
             async for reply in replies:
-                yield unwrap(request, reply)
+                yield unwrap_reply(request, reply)
 
     # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
 
@@ -166,26 +166,26 @@ class Client:
         request = wire.HelloMsg(
             protocol_version=PROTOCOL_VERSION, client=self._name, wants_features=True
         )
-        reply: wire.WelcomeMsg = await self._ask("hello", request)
+        reply: wire.WelcomeMsg = await self._request_payload("hello", request)
         return reply
 
     async def ping(self) -> None:
-        await self._ask("ping", wire.Ping())
+        await self._request_payload("ping", wire.Ping())
 
     async def get_config(self) -> wire.ConfigMsg:
         """Always ServerError 410: configuration is a file of the daemon's home."""
-        reply: wire.ConfigMsg = await self._ask("get_config", wire.GetConfig())
+        reply: wire.ConfigMsg = await self._request_payload("get_config", wire.GetConfig())
         return reply
 
     async def reload(self) -> None:
-        await self._ask("reload", wire.ReloadMsg())
+        await self._request_payload("reload", wire.ReloadMsg())
 
     async def get_stats(self) -> wire.DaemonStats:
-        reply: wire.DaemonStats = await self._ask("get_stats", wire.GetStats())
+        reply: wire.DaemonStats = await self._request_payload("get_stats", wire.GetStats())
         return reply
 
     async def extension(self, payload: bytes) -> bytes:
-        reply: bytes = await self._ask("extension", payload)
+        reply: bytes = await self._request_payload("extension", payload)
         return reply
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
@@ -224,7 +224,7 @@ class Client:
             key=key,
         )
         reply = await self._delivery.request("send", request, None)
-        answer: wire.SendResponse = unwrap("send", reply)
+        answer: wire.SendResponse = unwrap_reply("send", reply)
         return answer
 
     async def stream(
@@ -296,7 +296,7 @@ class Client:
         message = wire.ClientMessage(attach=request)
         async with aclosing(self.request_stream(message)) as replies:
             async for reply in replies:
-                stream: wire.StreamEvent = unwrap("attach", reply)
+                stream: wire.StreamEvent = unwrap_reply("attach", reply)
                 if (name := stream.WhichOneof("event")) is not None:  # else of a newer daemon
                     event: Event = getattr(stream, name)
                     yield stream.number, event
@@ -317,7 +317,7 @@ class Client:
         request = wire.ReplyToAsk(
             agent=agent, sender=sender, content=content, ask_id=ask_id, as_owner=as_owner
         )
-        await self._ask("reply_to_ask", request)
+        await self._request_payload("reply_to_ask", request)
 
     async def steer_session(
         self, agent: str, content: str, *, sender: str = "", key: str | None = None
@@ -330,7 +330,7 @@ class Client:
         """
         request = wire.SteerSessionMsg(agent=agent, sender=sender, content=content, key=key)
         reply = await self._delivery.request("steer_session", request, self._timeout)
-        unwrap("steer_session", reply)
+        unwrap_reply("steer_session", reply)
 
     async def kill(
         self, agent: str, *, sender: str = "", run_id: str | None = None, key: str | None = None
@@ -339,7 +339,7 @@ class Client:
         turn. False when there is no such conversation."""
         try:
             request = wire.KillMsg(agent=agent, sender=sender, run_id=run_id, key=key)
-            await self._ask("kill", request)
+            await self._request_payload("kill", request)
         except ServerError as error:
             if error.code == 404:
                 return False
@@ -353,7 +353,7 @@ class Client:
         deadline.
         """
         request = wire.CompactMsg(agent=agent, sender=sender, fresh=fresh or None)
-        reply: wire.CompactResponse = await self._ask("compact", request, timed=False)
+        reply: wire.CompactResponse = await self._request_payload("compact", request, timed=False)
         return reply.summary
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
@@ -362,23 +362,29 @@ class Client:
         self, agent: str = "", sender: str = ""
     ) -> wire.ActiveConversationList:
         request = wire.ListActiveConversationsMsg(agent=agent, sender=sender)
-        reply: wire.ActiveConversationList = await self._ask("list_active_conversations", request)
+        reply: wire.ActiveConversationList = await self._request_payload(
+            "list_active_conversations", request
+        )
         return reply
 
     async def list_conversations(self, agent: str = "", sender: str = "") -> wire.ConversationList:
         request = wire.ListConversationsMsg(agent=agent, sender=sender)
-        reply: wire.ConversationList = await self._ask("list_conversations", request)
+        reply: wire.ConversationList = await self._request_payload("list_conversations", request)
         return reply
 
     async def get_conversation_history(self, handle: str) -> wire.ConversationHistory:
         """`handle` is the `file_path` of a listed conversation."""
         request = wire.GetConversationHistoryMsg(file_path=handle)
-        reply: wire.ConversationHistory = await self._ask("get_conversation_history", request)
+        reply: wire.ConversationHistory = await self._request_payload(
+            "get_conversation_history", request
+        )
         return reply
 
     async def delete_conversation(self, handle: str) -> None:
         """`handle` is the `file_path` of a listed conversation."""
-        await self._ask("delete_conversation", wire.DeleteConversationMsg(file_path=handle))
+        await self._request_payload(
+            "delete_conversation", wire.DeleteConversationMsg(file_path=handle)
+        )
 
     async def list_messages(
         self,
@@ -394,7 +400,7 @@ class Client:
         request = wire.ListMessagesMsg(
             agent=agent, sender=sender, offset=offset, limit=limit, with_runs=with_runs
         )
-        reply: wire.MessagePage = await self._ask("list_messages", request)
+        reply: wire.MessagePage = await self._request_payload("list_messages", request)
         return reply
 
     async def list_records(
@@ -411,24 +417,26 @@ class Client:
         request = wire.ListRecordsMsg(
             agent=agent, sender=sender, position=position, log_id=log_id, limit=limit
         )
-        reply: wire.RecordPage = await self._ask("list_records", request)
+        reply: wire.RecordPage = await self._request_payload("list_records", request)
         return reply
 
     async def list_archives(self, agent: str, *, sender: str | None = None) -> wire.ArchiveList:
         request = wire.ListArchivesMsg(agent=agent, sender=sender)
-        reply: wire.ArchiveList = await self._ask("list_archives", request)
+        reply: wire.ArchiveList = await self._request_payload("list_archives", request)
         return reply
 
     async def set_title(self, agent: str, title: str, *, sender: str | None = None) -> None:
         """Names a conversation for people."""
-        await self._ask("set_title", wire.SetTitleMsg(agent=agent, sender=sender, title=title))
+        await self._request_payload(
+            "set_title", wire.SetTitleMsg(agent=agent, sender=sender, title=title)
+        )
 
     async def set_mode(
         self, agent: str, mode: str | None = None, *, sender: str | None = None
     ) -> wire.ModeInfo:
         """Sets the permission mode of a conversation. None asks for it, "" takes it back."""
         request = wire.SetModeMsg(agent=agent, sender=sender, mode=mode)
-        reply: wire.ModeInfo = await self._ask("set_mode", request)
+        reply: wire.ModeInfo = await self._request_payload("set_mode", request)
         return reply
 
     async def explain_agent(
@@ -436,7 +444,7 @@ class Client:
     ) -> wire.AgentPermissions:
         """What a sender may do with an agent, and why."""
         request = wire.ExplainAgentMsg(agent=agent, sender=sender, mode=mode)
-        reply: wire.AgentPermissions = await self._ask("explain_agent", request)
+        reply: wire.AgentPermissions = await self._request_payload("explain_agent", request)
         return reply
 
     async def search_sessions(
@@ -462,14 +470,14 @@ class Client:
             since=since,
             until=until,
         )
-        reply: wire.SessionHitList = await self._ask("search_sessions", request)
+        reply: wire.SessionHitList = await self._request_payload("search_sessions", request)
         return reply
 
     async def search_memory(
         self, agent: str, query: str, *, limit: int | None = None, sender: str | None = None
     ) -> wire.MemoryHitList:
         request = wire.SearchMemoryMsg(agent=agent, query=query, limit=limit, sender=sender)
-        reply: wire.MemoryHitList = await self._ask("search_memory", request)
+        reply: wire.MemoryHitList = await self._request_payload("search_memory", request)
         return reply
 
     async def list_memory(
@@ -482,7 +490,7 @@ class Client:
     ) -> wire.MemoryPage:
         """A page of what an agent remembers, or the one entry of a name."""
         request = wire.ListMemoryMsg(agent=agent, sender=sender, name=name, after=after)
-        reply: wire.MemoryPage = await self._ask("list_memory", request)
+        reply: wire.MemoryPage = await self._request_payload("list_memory", request)
         return reply
 
     async def replace_memory(
@@ -490,67 +498,75 @@ class Client:
     ) -> None:
         """Puts these in the place of all an agent remembers, or changes nothing."""
         request = wire.ReplaceMemoryMsg(agent=agent, sender=sender, entries=entries)
-        await self._ask("replace_memory", request)
+        await self._request_payload("replace_memory", request)
 
     # ── Agents, skills, models ──────────────────────────────────────────────────────────────
 
     async def list_agents(self) -> wire.AgentList:
-        reply: wire.AgentList = await self._ask("list_agents", wire.ListAgentsMsg())
+        reply: wire.AgentList = await self._request_payload("list_agents", wire.ListAgentsMsg())
         return reply
 
     async def get_agent(self, name: str) -> wire.AgentInfo:
-        reply: wire.AgentInfo = await self._ask("get_agent", wire.GetAgentMsg(name=name))
+        reply: wire.AgentInfo = await self._request_payload(
+            "get_agent", wire.GetAgentMsg(name=name)
+        )
         return reply
 
-    async def create_agent(self, name: str, prompt: str, config: Config = "{}") -> wire.AgentInfo:
+    async def create_agent(
+        self, name: str, prompt: str, config: JsonConfig = "{}"
+    ) -> wire.AgentInfo:
         """`config` is the agent's settings: JSON text, or what becomes it."""
-        request = wire.CreateAgentMsg(name=name, config=json_text(config), prompt=prompt)
-        reply: wire.AgentInfo = await self._ask("create_agent", request)
+        request = wire.CreateAgentMsg(name=name, config=to_json_text(config), prompt=prompt)
+        reply: wire.AgentInfo = await self._request_payload("create_agent", request)
         return reply
 
-    async def update_agent(self, name: str, config: Config, *, prompt: str = "") -> wire.AgentInfo:
+    async def update_agent(
+        self, name: str, config: JsonConfig, *, prompt: str = ""
+    ) -> wire.AgentInfo:
         """An empty prompt leaves the prompt as it is."""
-        request = wire.UpdateAgentMsg(name=name, config=json_text(config), prompt=prompt)
-        reply: wire.AgentInfo = await self._ask("update_agent", request)
+        request = wire.UpdateAgentMsg(name=name, config=to_json_text(config), prompt=prompt)
+        reply: wire.AgentInfo = await self._request_payload("update_agent", request)
         return reply
 
     async def delete_agent(self, name: str) -> None:
-        await self._ask("delete_agent", wire.DeleteAgentMsg(name=name))
+        await self._request_payload("delete_agent", wire.DeleteAgentMsg(name=name))
 
     async def rename_agent(self, old_name: str, new_name: str) -> wire.AgentInfo:
         request = wire.RenameAgentMsg(old_name=old_name, new_name=new_name)
-        reply: wire.AgentInfo = await self._ask("rename_agent", request)
+        reply: wire.AgentInfo = await self._request_payload("rename_agent", request)
         return reply
 
     async def list_skills(self) -> wire.SkillList:
-        reply: wire.SkillList = await self._ask("list_skills", wire.ListSkillsMsg())
+        reply: wire.SkillList = await self._request_payload("list_skills", wire.ListSkillsMsg())
         return reply
 
     async def list_models(self) -> wire.ModelList:
-        reply: wire.ModelList = await self._ask("list_models", wire.ListModelsMsg())
+        reply: wire.ModelList = await self._request_payload("list_models", wire.ListModelsMsg())
         return reply
 
     async def set_active_model(self, model: str) -> None:
-        await self._ask("set_active_model", wire.SetActiveModelMsg(model=model))
+        await self._request_payload("set_active_model", wire.SetActiveModelMsg(model=model))
 
     # ── MCP servers ─────────────────────────────────────────────────────────────────────────
 
     async def list_mcps(self, agent: str = "") -> wire.McpList:
-        reply: wire.McpList = await self._ask("list_mcps", wire.ListMcpsMsg(agent=agent))
+        reply: wire.McpList = await self._request_payload(
+            "list_mcps", wire.ListMcpsMsg(agent=agent)
+        )
         return reply
 
-    async def upsert_mcp(self, agent: str, config: Config) -> wire.McpInfo:
+    async def upsert_mcp(self, agent: str, config: JsonConfig) -> wire.McpInfo:
         """`config` is one server's settings: JSON text, or what becomes it."""
-        request = wire.UpsertMcpMsg(agent=agent, config=json_text(config))
-        reply: wire.McpInfo = await self._ask("upsert_mcp", request)
+        request = wire.UpsertMcpMsg(agent=agent, config=to_json_text(config))
+        reply: wire.McpInfo = await self._request_payload("upsert_mcp", request)
         return reply
 
     async def delete_mcp(self, agent: str, name: str) -> None:
-        await self._ask("delete_mcp", wire.DeleteMcpMsg(agent=agent, name=name))
+        await self._request_payload("delete_mcp", wire.DeleteMcpMsg(agent=agent, name=name))
 
     def subscribe_mcp_events(self) -> AsyncGenerator[wire.McpEventMsg, None]:
         """What happens to MCP servers, as it happens, until the iterator is closed."""
-        return self._feed("subscribe_mcp_events", wire.SubscribeMcpEventsMsg())
+        return self._stream_payloads("subscribe_mcp_events", wire.SubscribeMcpEventsMsg())
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
@@ -562,7 +578,7 @@ class Client:
         With `all_kinds`, also what they ask people, beginning with what waits for an answer now.
         """
         request = wire.SubscribeEvents(agent=agent, sender=sender, all_kinds=all_kinds or None)
-        return self._feed("subscribe_events", request)
+        return self._stream_payloads("subscribe_events", request)
 
     async def subscribe_event(
         self, source: str, target_agent: str, *, once: bool = False, sender: str | None = None
@@ -574,22 +590,24 @@ class Client:
         request = wire.SubscribeEventMsg(
             source=source, target_agent=target_agent, once=once, sender=sender
         )
-        reply: wire.SubscriptionInfo = await self._ask("subscribe_event", request)
+        reply: wire.SubscriptionInfo = await self._request_payload("subscribe_event", request)
         return reply
 
     async def unsubscribe_event(self, subscription: int) -> None:
-        await self._ask("unsubscribe_event", wire.UnsubscribeEventMsg(id=subscription))
+        await self._request_payload("unsubscribe_event", wire.UnsubscribeEventMsg(id=subscription))
 
     async def list_subscriptions(self) -> wire.SubscriptionList:
         request = wire.ListSubscriptionsMsg()
-        reply: wire.SubscriptionList = await self._ask("list_subscriptions", request)
+        reply: wire.SubscriptionList = await self._request_payload("list_subscriptions", request)
         return reply
 
     async def publish_event(self, source: str, payload: str = "") -> None:
-        await self._ask("publish_event", wire.PublishEventMsg(source=source, payload=payload))
+        await self._request_payload(
+            "publish_event", wire.PublishEventMsg(source=source, payload=payload)
+        )
 
 
-def unwrap(request: str, reply: wire.ServerMessage) -> Any:
+def unwrap_reply(request: str, reply: wire.ServerMessage) -> Any:
     """The payload of the answer that belongs to `request`. Raises for any other answer."""
     kind = reply.WhichOneof("msg")
     if kind == "error":
@@ -597,10 +615,10 @@ def unwrap(request: str, reply: wire.ServerMessage) -> Any:
     route = ROUTES[request]
     if kind != route.reply:
         raise UnexpectedReplyError(f"{request} was answered with {kind}, not {route.reply}")
-    if kind == "pong" and route.shape is Shape.ONE:
+    if kind == "pong" and route.shape is ReplyShape.ONE:
         return None
     return getattr(reply, kind)
 
 
-def json_text(config: Config) -> str:
+def to_json_text(config: JsonConfig) -> str:
     return config if isinstance(config, str) else json.dumps(config)

@@ -23,32 +23,32 @@ from .errors import (
 MAX_IDLE = 4
 # Between attempts while too many wait to be let in. They grow, and differ from client to client, so
 # that a crowd does not come again as one.
-FIRST_PAUSE, LAST_PAUSE = 0.01, 0.32
+FIRST_CONNECT_PAUSE, LAST_CONNECT_PAUSE = 0.01, 0.32
 
 
-class Lease:
+class ConnectionLease:
     """A connection for one request, for the length of an `async with` block.
 
     Unless the request was `settled` by then, leaving the block closes the connection.
     """
 
-    __slots__ = ("_pool", "channel", "settled")
+    __slots__ = ("_pool", "channel", "is_complete")
 
     channel: Channel
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: "ConnectionPool") -> None:
         self._pool = pool
-        self.settled = False  # the answer was read to its end: the next one cannot be mistaken
+        self.is_complete = False  # the answer was read to its end: the next one cannot be mistaken
 
-    async def __aenter__(self) -> "Lease":
-        self.channel = await self._pool.take()
+    async def __aenter__(self) -> "ConnectionLease":
+        self.channel = await self._pool.acquire()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._pool.give_back(self.channel, reusable=self.settled)
+        self._pool.release(self.channel, reusable=self.is_complete)
 
 
-class Pool:
+class ConnectionPool:
     """Opens connections on demand, to the first endpoint that answers.
 
     `endpoints` is asked anew for each connection, so a daemon that was restarted elsewhere in the
@@ -67,8 +67,8 @@ class Pool:
         self._endpoints = endpoints
         self._client = client
         self._connect_timeout = connect_timeout
-        self._where = where
-        self._start = start
+        self._location = where
+        self._start_command = start
         self._idle: list[Channel] = []
         self._open: set[Channel] = set()
         self._closed = False
@@ -77,13 +77,13 @@ class Pool:
     def is_closed(self) -> bool:
         return self._closed
 
-    def lease(self) -> Lease:
-        return Lease(self)
+    def lease(self) -> ConnectionLease:
+        return ConnectionLease(self)
 
-    async def warm(self) -> None:
+    async def ensure_connected(self) -> None:
         """Proves that the daemon is there by having one connection to it."""
         async with self.lease() as lease:
-            lease.settled = True
+            lease.is_complete = True
 
     def close(self) -> None:
         """Closes every connection, in use or not. Their streams are cancelled by the daemon."""
@@ -92,32 +92,32 @@ class Pool:
         for channel in list(self._open):
             channel.close()
 
-    async def take(self) -> Channel:
-        self._must_be_open()
+    async def acquire(self) -> Channel:
+        self._check_open()
         while self._idle:
             channel = self._idle.pop()
-            if channel.awake():
+            if channel.check_alive():
                 return channel
-            self._drop(channel)
+            self._close_channel(channel)
         channel = await self._connect()
         self._open.add(channel)
-        self._must_be_open(channel)
+        self._check_open(channel)
         return channel
 
-    def _must_be_open(self, channel: Channel | None = None) -> None:
+    def _check_open(self, channel: Channel | None = None) -> None:
         if self._closed:
             if channel is not None:
-                self._drop(channel)
+                self._close_channel(channel)
             raise ConnectionClosedError("this client is closed")
 
-    def give_back(self, channel: Channel, *, reusable: bool) -> None:
-        if reusable and channel.usable and not self._closed and len(self._idle) < MAX_IDLE:
-            channel.rest()
+    def release(self, channel: Channel, *, reusable: bool) -> None:
+        if reusable and channel.is_usable and not self._closed and len(self._idle) < MAX_IDLE:
+            channel.mark_idle()
             self._idle.append(channel)
         else:
-            self._drop(channel)
+            self._close_channel(channel)
 
-    def _drop(self, channel: Channel) -> None:
+    def _close_channel(self, channel: Channel) -> None:
         channel.close()
         self._open.discard(channel)
 
@@ -125,7 +125,7 @@ class Pool:
         reasons = []
         for endpoint in self._endpoints():
             try:
-                return await self._arrive(endpoint)
+                return await self._connect_with_retries(endpoint)
             except (ConnectionRefusedError, FileNotFoundError):
                 continue
             except ssl.SSLCertVerificationError as error:
@@ -145,28 +145,28 @@ class Pool:
             except OSError as error:
                 reasons.append(f"{endpoint}: {error.strerror or error}")
         if reasons:
-            raise CannotConnectError(f"cannot connect {self._where}: {'; '.join(reasons)}")
+            raise CannotConnectError(f"cannot connect {self._location}: {'; '.join(reasons)}")
         raise DaemonNotRunningError(
-            f"no daemon answers {self._where}; start one with `{self._start}`"
+            f"no daemon answers {self._location}; start one with `{self._start_command}`"
         )
 
-    async def _arrive(self, endpoint: Endpoint) -> Channel:
+    async def _connect_with_retries(self, endpoint: Endpoint) -> Channel:
         """Tries again until the deadline while there is no room for one more who waits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._connect_timeout
-        longest = FIRST_PAUSE
+        longest = FIRST_CONNECT_PAUSE
         async with asyncio.timeout_at(deadline):
             while True:
                 try:
-                    return await self._reach(endpoint, Channel())
+                    return await self._connect_once(endpoint, Channel())
                 except BlockingIOError:
-                    pause = between(longest / 2, longest)
+                    pause = pick_random_pause(longest / 2, longest)
                     if loop.time() + pause > deadline:
                         raise
                 await asyncio.sleep(pause)
-                longest = min(2 * longest, LAST_PAUSE)
+                longest = min(2 * longest, LAST_CONNECT_PAUSE)
 
-    async def _reach(self, endpoint: Endpoint, channel: Channel) -> Channel:
+    async def _connect_once(self, endpoint: Endpoint, channel: Channel) -> Channel:
         """Connects and greets. Whatever goes wrong, cancellation too, nothing stays open."""
         try:
             await endpoint.connect(channel)
@@ -194,7 +194,7 @@ class Pool:
         channel.features = frozenset(reply.welcome.features)
 
 
-def between(low: float, high: float) -> float:
+def pick_random_pause(low: float, high: float) -> float:
     import random  # late: most programs are let in at once
 
     return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret

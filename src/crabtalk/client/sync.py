@@ -12,7 +12,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def call(
+def make_blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncClient", P], T]:
     """The blocking form of a method that returns once."""
@@ -24,7 +24,7 @@ def call(
     return blocking
 
 
-def iterate(
+def make_blocking_iterator(
     method: Callable[Concatenate[Client, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate["SyncClient", P], Generator[T, None, None]]:
     """The blocking form of a method that streams."""
@@ -95,60 +95,60 @@ class SyncClient:
             # listen for it is told as this.
             raise KeyboardInterrupt from None
 
-    request = call(Client.request)
-    request_stream = iterate(Client.request_stream)
+    request = make_blocking(Client.request)
+    request_stream = make_blocking_iterator(Client.request_stream)
 
-    hello = call(Client.hello)
-    ping = call(Client.ping)
-    get_config = call(Client.get_config)
-    reload = call(Client.reload)
-    get_stats = call(Client.get_stats)
-    extension = call(Client.extension)
+    hello = make_blocking(Client.hello)
+    ping = make_blocking(Client.ping)
+    get_config = make_blocking(Client.get_config)
+    reload = make_blocking(Client.reload)
+    get_stats = make_blocking(Client.get_stats)
+    extension = make_blocking(Client.extension)
 
-    send = call(Client.send)
-    stream = iterate(Client.stream)
-    stream_events = iterate(Client.stream_events)
-    attach = iterate(Client.attach)
-    reply_to_ask = call(Client.reply_to_ask)
-    steer_session = call(Client.steer_session)
-    kill = call(Client.kill)
-    compact = call(Client.compact)
+    send = make_blocking(Client.send)
+    stream = make_blocking_iterator(Client.stream)
+    stream_events = make_blocking_iterator(Client.stream_events)
+    attach = make_blocking_iterator(Client.attach)
+    reply_to_ask = make_blocking(Client.reply_to_ask)
+    steer_session = make_blocking(Client.steer_session)
+    kill = make_blocking(Client.kill)
+    compact = make_blocking(Client.compact)
 
-    list_active_conversations = call(Client.list_active_conversations)
-    list_conversations = call(Client.list_conversations)
-    get_conversation_history = call(Client.get_conversation_history)
-    delete_conversation = call(Client.delete_conversation)
-    list_messages = call(Client.list_messages)
-    list_records = call(Client.list_records)
-    list_archives = call(Client.list_archives)
-    search_sessions = call(Client.search_sessions)
-    search_memory = call(Client.search_memory)
-    list_memory = call(Client.list_memory)
-    replace_memory = call(Client.replace_memory)
-    set_title = call(Client.set_title)
-    set_mode = call(Client.set_mode)
-    explain_agent = call(Client.explain_agent)
+    list_active_conversations = make_blocking(Client.list_active_conversations)
+    list_conversations = make_blocking(Client.list_conversations)
+    get_conversation_history = make_blocking(Client.get_conversation_history)
+    delete_conversation = make_blocking(Client.delete_conversation)
+    list_messages = make_blocking(Client.list_messages)
+    list_records = make_blocking(Client.list_records)
+    list_archives = make_blocking(Client.list_archives)
+    search_sessions = make_blocking(Client.search_sessions)
+    search_memory = make_blocking(Client.search_memory)
+    list_memory = make_blocking(Client.list_memory)
+    replace_memory = make_blocking(Client.replace_memory)
+    set_title = make_blocking(Client.set_title)
+    set_mode = make_blocking(Client.set_mode)
+    explain_agent = make_blocking(Client.explain_agent)
 
-    list_agents = call(Client.list_agents)
-    get_agent = call(Client.get_agent)
-    create_agent = call(Client.create_agent)
-    update_agent = call(Client.update_agent)
-    delete_agent = call(Client.delete_agent)
-    rename_agent = call(Client.rename_agent)
-    list_skills = call(Client.list_skills)
-    list_models = call(Client.list_models)
-    set_active_model = call(Client.set_active_model)
+    list_agents = make_blocking(Client.list_agents)
+    get_agent = make_blocking(Client.get_agent)
+    create_agent = make_blocking(Client.create_agent)
+    update_agent = make_blocking(Client.update_agent)
+    delete_agent = make_blocking(Client.delete_agent)
+    rename_agent = make_blocking(Client.rename_agent)
+    list_skills = make_blocking(Client.list_skills)
+    list_models = make_blocking(Client.list_models)
+    set_active_model = make_blocking(Client.set_active_model)
 
-    list_mcps = call(Client.list_mcps)
-    upsert_mcp = call(Client.upsert_mcp)
-    delete_mcp = call(Client.delete_mcp)
-    subscribe_mcp_events = iterate(Client.subscribe_mcp_events)
+    list_mcps = make_blocking(Client.list_mcps)
+    upsert_mcp = make_blocking(Client.upsert_mcp)
+    delete_mcp = make_blocking(Client.delete_mcp)
+    subscribe_mcp_events = make_blocking_iterator(Client.subscribe_mcp_events)
 
-    subscribe_events = iterate(Client.subscribe_events)
-    subscribe_event = call(Client.subscribe_event)
-    unsubscribe_event = call(Client.unsubscribe_event)
-    list_subscriptions = call(Client.list_subscriptions)
-    publish_event = call(Client.publish_event)
+    subscribe_events = make_blocking_iterator(Client.subscribe_events)
+    subscribe_event = make_blocking(Client.subscribe_event)
+    unsubscribe_event = make_blocking(Client.unsubscribe_event)
+    list_subscriptions = make_blocking(Client.list_subscriptions)
+    publish_event = make_blocking(Client.publish_event)
 
 
 def connect_sync(*args: Any, **kwargs: Any) -> SyncClient:

@@ -10,34 +10,34 @@ run_mcp(server)
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
 if TYPE_CHECKING:
     from .errors import ComponentError, UnitError
-    from .journal import Journal
+    from .journal import RecordJournal
     from .log import start_log
-    from .managers import last_lines, manager_here, run_command, stop_component
-    from .place import Place
-    from .port_file import PortFile, port_files
+    from .managers import get_service_manager, read_last_lines, run_command, stop_component
+    from .place import ComponentPaths
+    from .port_file import PortFile, list_port_files
     from .running import run_mcp, serve_mcp
     from .service import McpService, Service
-    from .unit import Manager, Runner, Status, Unit
+    from .unit import CommandRunner, ServiceManager, Unit, UnitStatus
 
 __all__ = [
+    "CommandRunner",
     "ComponentError",
-    "Journal",
-    "Manager",
+    "ComponentPaths",
     "McpService",
-    "Place",
     "PortFile",
-    "Runner",
+    "RecordJournal",
     "Service",
-    "Status",
+    "ServiceManager",
     "Unit",
     "UnitError",
-    "last_lines",
-    "manager_here",
-    "port_files",
+    "UnitStatus",
+    "get_service_manager",
+    "list_port_files",
+    "read_last_lines",
     "run_command",
     "run_mcp",
     "serve_mcp",
@@ -46,17 +46,17 @@ __all__ = [
 ]
 
 # Where each is. Imported on first use: a command line needs none of it to print its help.
-__getattr__ = late(
+__getattr__ = load_lazily(
     __name__,
     {
         "errors": ("ComponentError", "UnitError"),
-        "journal": ("Journal",),
+        "journal": ("RecordJournal",),
         "log": ("start_log",),
-        "managers": ("last_lines", "manager_here", "run_command", "stop_component"),
-        "place": ("Place",),
-        "port_file": ("PortFile", "port_files"),
+        "managers": ("read_last_lines", "get_service_manager", "run_command", "stop_component"),
+        "place": ("ComponentPaths",),
+        "port_file": ("PortFile", "list_port_files"),
         "running": ("run_mcp", "serve_mcp"),
         "service": ("McpService", "Service"),
-        "unit": ("Manager", "Runner", "Status", "Unit"),
+        "unit": ("ServiceManager", "CommandRunner", "UnitStatus", "Unit"),
     },
 )

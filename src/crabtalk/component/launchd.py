@@ -9,14 +9,14 @@ from typing import Any
 from crabtalk.transport import replace_file
 
 from .errors import UnitError
-from .unit import Runner, Status, Unit, check, find_unwritable
+from .unit import CommandRunner, Unit, UnitStatus, find_unwritable, run_checked
 
 
 @dataclass(frozen=True, slots=True)
 class Launchd:
     """`launchctl` in the domain of the user `uid`, and the directory of its agents."""
 
-    run: Runner
+    run: CommandRunner
     directory: Path
     uid: int
 
@@ -53,25 +53,25 @@ class Launchd:
         self._unload(unit)
         self._install(unit)
 
-    def status(self, unit: Unit) -> Status:
-        result = self.run(["launchctl", "print", self._target(unit)])
+    def status(self, unit: Unit) -> UnitStatus:
+        result = self.run(["launchctl", "print", self._make_target(unit)])
         if result.returncode != 0:
-            return Status("absent")
+            return UnitStatus("absent")
         if found := re.search(r"^\s*pid = (\d+)$", result.stdout, re.MULTILINE):
-            return Status("running", int(found[1]))
+            return UnitStatus("running", int(found[1]))
         code = re.search(r"^\s*last exit code = (\d+)", result.stdout, re.MULTILINE)
-        return Status("failed" if code and int(code[1]) else "stopped")
+        return UnitStatus("failed" if code and int(code[1]) else "stopped")
 
     def _install(self, unit: Unit) -> None:
         text = self.render(unit)
         self._unload(unit)
         self.directory.mkdir(parents=True, exist_ok=True)
         replace_file(self.path(unit), text, 0o644)
-        check(["launchctl", "bootstrap", f"gui/{self.uid}", str(self.path(unit))], self.run)
+        run_checked(["launchctl", "bootstrap", f"gui/{self.uid}", str(self.path(unit))], self.run)
 
     def _unload(self, unit: Unit) -> None:
         if self.status(unit).state != "absent":
-            check(["launchctl", "bootout", self._target(unit)], self.run)
+            run_checked(["launchctl", "bootout", self._make_target(unit)], self.run)
 
-    def _target(self, unit: Unit) -> str:
+    def _make_target(self, unit: Unit) -> str:
         return f"gui/{self.uid}/{unit.label}"

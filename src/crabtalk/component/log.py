@@ -14,13 +14,13 @@ from pathlib import Path
 
 from .errors import ComponentError
 
-FILE_SIZE = 10 * 1024 * 1024
-OLD_FILES = 3
+MAX_FILE_BYTES = 10 * 1024 * 1024
+BACKUP_COUNT = 3
 # They tell of every request at the level at which components tell of themselves.
-CHATTY = ("mcp", "uvicorn", "sse_starlette", "httpx", "httpx2", "asyncio")
+NOISY_LOGGERS = ("mcp", "uvicorn", "sse_starlette", "httpx", "httpx2", "asyncio")
 # Characters that nobody sees: they turn the direction of a line around, join or part words, or
 # carry hidden text.
-INVISIBLE = (
+INVISIBLE_CODES = (
     *(0xAD, 0x61C, 0x180E, 0xFEFF),
     *range(0x200B, 0x2010),
     *range(0x202A, 0x202F),
@@ -29,15 +29,15 @@ INVISIBLE = (
     *range(0xE0000, 0xE0080),
 )
 # Whatever begins a new line somewhere, commands a terminal, or is not seen.
-ESCAPED = (*range(32), *range(127, 160), 0x2028, 0x2029, *INVISIBLE)
-CONTROLS = {code: ascii(chr(code))[1:-1] for code in ESCAPED}
+ESCAPED_CODES = (*range(32), *range(127, 160), 0x2028, 0x2029, *INVISIBLE_CODES)
+CONTROL_ESCAPES = {code: ascii(chr(code))[1:-1] for code in ESCAPED_CODES}
 
 
 @cache
-def json_controls() -> dict[int, str]:
+def build_json_escapes() -> dict[int, str]:
     """CONTROLS for JSON, whose encoder escapes those below 127 itself. Made for logs in JSON only:
     it takes as much memory as CONTROLS."""
-    return {code: escape_json(code) for code in ESCAPED if code > 126}
+    return {code: escape_json(code) for code in ESCAPED_CODES if code > 126}
 
 
 def escape_json(code: int) -> str:
@@ -46,7 +46,7 @@ def escape_json(code: int) -> str:
     return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"  # as surrogates
 
 
-class OneLine(logging.Formatter):
+class OneLineFormatter(logging.Formatter):
     """As the daemon writes its log, in UTC."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class OneLine(logging.Formatter):
         return time.strftime(f"%Y-%m-%dT%H:%M:%S.{milliseconds:03}Z", time.gmtime(seconds))
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).translate(CONTROLS)
+        return super().format(record).translate(CONTROL_ESCAPES)
 
 
 def start_log(path: Path, *, verbose: bool = False) -> None:
@@ -67,7 +67,7 @@ def start_log(path: Path, *, verbose: bool = False) -> None:
 
     try:
         file = RotatingFileHandler(
-            path, maxBytes=FILE_SIZE, backupCount=OLD_FILES, encoding="utf-8"
+            path, maxBytes=MAX_FILE_BYTES, backupCount=BACKUP_COUNT, encoding="utf-8"
         )
         path.chmod(0o600)
     except OSError as error:
@@ -76,11 +76,11 @@ def start_log(path: Path, *, verbose: bool = False) -> None:
     if not is_stderr(path):
         handlers.append(logging.StreamHandler())
     for handler in handlers:
-        handler.setFormatter(OneLine())
+        handler.setFormatter(OneLineFormatter())
     logging.basicConfig(
         handlers=handlers, level=logging.DEBUG if verbose else logging.INFO, force=True
     )
-    for name in CHATTY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import UnitError
-from .place import Place
-from .unit import Manager, Runner, Unit
+from .place import ComponentPaths
+from .unit import CommandRunner, ServiceManager, Unit
 
 # Of a command of the platform: it talks to a process beside it.
-PATIENCE = 60
+COMMAND_TIMEOUT = 60
 
 
 def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -23,15 +23,17 @@ def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=COMMAND_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
         said = " ".join(command)
-        raise UnitError(f"{said} did not end in {PATIENCE} s; try it yourself") from None
+        raise UnitError(f"{said} did not end in {COMMAND_TIMEOUT} s; try it yourself") from None
 
 
-def manager_here(run: Runner = run_command, *, platform: str = sys.platform) -> Manager:
+def get_service_manager(
+    run: CommandRunner = run_command, *, platform: str = sys.platform
+) -> ServiceManager:
     """Raises UnitError on a platform whose service manager we do not know."""
     user = Path.home()
     if platform == "linux":
@@ -44,24 +46,24 @@ def manager_here(run: Runner = run_command, *, platform: str = sys.platform) -> 
 
         return Launchd(run, user / "Library" / "LaunchAgents", os.getuid())
     if platform == "win32":
-        from .schtasks import Schtasks
+        from .schtasks import TaskScheduler
 
         data = os.environ.get("LOCALAPPDATA") or user / "AppData" / "Local"
-        return Schtasks(run, Path(data) / "crabtalk" / "tasks")
+        return TaskScheduler(run, Path(data) / "crabtalk" / "tasks")
     raise UnitError(f"no service manager is known for {platform}; start the program yourself")
 
 
-def stop_component(unit: Unit, place: Place, manager: Manager) -> None:
+def stop_component(unit: Unit, place: ComponentPaths, manager: ServiceManager) -> None:
     """Stops and uninstalls it. A port file it was too dead to remove goes too."""
     manager.stop(unit)
-    if not place.port.is_listening():
-        place.port.path.unlink(missing_ok=True)
+    if not place.port_file.is_listening():
+        place.port_file.path.unlink(missing_ok=True)
 
 
-def last_lines(place: Place, count: int = 50) -> list[str]:
+def read_last_lines(place: ComponentPaths, count: int = 50) -> list[str]:
     """The end of a component's log; nothing when it has none."""
     try:
-        with place.log.open(encoding="utf-8", errors="replace") as file:
+        with place.log_path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, count)]
     except FileNotFoundError:
         return []

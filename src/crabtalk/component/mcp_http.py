@@ -22,22 +22,22 @@ from crabtalk.transport import TcpAddress, listen_tcp
 from .port_file import PortFile
 
 # Connections at a time; more are told to come back.
-CONNECTIONS = 1000
+MAX_CONNECTIONS = 1000
 # How long calls that run are waited for, once it was told to stop.
-GRACE = 3
+GRACE_SECONDS = 3
 
 log = logging.getLogger(__name__)
 
 
-class HttpServer(uvicorn.Server):
+class McpHttpServer(uvicorn.Server):
     """Serves one MCP server, and says where in a port file while it takes requests."""
 
     def __init__(self, server: MCPServer[Any] | Server[Any], port_file: PortFile) -> None:
         self._port_file = port_file
-        self._published = ExitStack()
-        self._told = asyncio.Event()
+        self._publication = ExitStack()
+        self._stop_requested = asyncio.Event()
         app = server.streamable_http_app()
-        app.router.routes.append(Route("/health", self._health))
+        app.router.routes.append(Route("/health", self._handle_health))
         super().__init__(
             uvicorn.Config(
                 app,
@@ -45,37 +45,37 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 date_header=False,
                 lifespan="on",
-                limit_concurrency=CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE,
+                timeout_graceful_shutdown=GRACE_SECONDS,
                 ws="none",
             )
         )
 
     async def run_until_stopped(self) -> None:
         """Binds, publishes and serves. The port file is gone when it returns or raises."""
-        with self._published, listen_tcp(TcpAddress(port=0)) as self._listening:
-            await self.serve(sockets=[self._listening])
+        with self._publication, listen_tcp(TcpAddress(port=0)) as self._listen_socket:
+            await self.serve(sockets=[self._listen_socket])
 
     def stop(self) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._told.set()
+        self._stop_requested.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        host, port = self._listening.getsockname()
-        self._published.enter_context(self._port_file.published(port))
+        host, port = self._listen_socket.getsockname()
+        self._publication.enter_context(self._port_file.publish(port))
         log.info("%s is ready: http://%s:%s/mcp", self._port_file.name, host, port)
 
     async def main_loop(self) -> None:
         """The original looks ten times a second whether it is to stop; here, that is told."""
         await self.on_tick(0)
-        await self._told.wait()
+        await self._stop_requested.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # First: a client that comes now must find no component, rather than a dying one.
-        self._published.close()
+        self._publication.close()
         await super().shutdown(sockets)
         log.info("%s has stopped", self._port_file.name)
 
@@ -84,5 +84,5 @@ class HttpServer(uvicorn.Server):
         """Leaves signals to who runs this: the original raises them anew, before we are done."""
         yield
 
-    async def _health(self, _: Request) -> JSONResponse:
+    async def _handle_health(self, _: Request) -> JSONResponse:
         return JSONResponse({"name": self._port_file.name, "status": "ok", "pid": os.getpid()})

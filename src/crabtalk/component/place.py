@@ -10,52 +10,54 @@ from pathlib import Path
 from crabtalk.transport import RunFiles
 
 from .errors import ComponentError
-from .name import check_name
+from .name import check_component_name
 from .port_file import PortFile
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ComponentPaths:
     """What belongs to the component `name` in `home`."""
 
     home: Path
     name: str
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        check_component_name(self.name)
 
     @property
-    def port(self) -> PortFile:
-        return PortFile.of(self.home, self.name)
+    def port_file(self) -> PortFile:
+        return PortFile.for_component(self.home, self.name)
 
     @property
-    def log(self) -> Path:
+    def log_path(self) -> Path:
         return self.home / "logs" / f"{self.name}.log"
 
     @property
-    def config(self) -> Path:
+    def config_path(self) -> Path:
         """The component's own settings, if it has any."""
         return self.home / "config" / f"{self.name}.toml"
 
     @property
-    def lock(self) -> Path:
-        return RunFiles.of(self.home).directory / f"{self.name}.lock"
+    def lock_path(self) -> Path:
+        return RunFiles.for_home(self.home).directory / f"{self.name}.lock"
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Inside, this process is the one. Raises ComponentError while another is.
 
         The kernel ends the claim of a process that was killed, so nothing stale stands in the way.
         """
         try:
             self._make_directories()
-            lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            lock = os.open(
+                self.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise ComponentError(
                 f"cannot use {self.home}: {error.strerror}; set CRABTALK_HOME to another directory"
             ) from None
         try:
-            self._claim(lock)
+            self._acquire_lock(lock)
             yield
         finally:
             # The file stays: unlinking it would let two processes hold two locks of one name.
@@ -63,11 +65,11 @@ class Place:
 
     def _make_directories(self) -> None:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in (self.lock.parent, self.log.parent):
+        for directory in (self.lock_path.parent, self.log_path.parent):
             directory.mkdir(mode=0o700, exist_ok=True)
             directory.chmod(0o700)
 
-    def _claim(self, lock: int) -> None:
+    def _acquire_lock(self, lock: int) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

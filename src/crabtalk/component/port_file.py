@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 from crabtalk.transport import RunFiles, replace_file
 
-from .name import TAKEN, check_name
+from .name import DAEMON_NAME, check_component_name
 
 LOOPBACK = "127.0.0.1"
-SUFFIX = ".port"
+PORT_FILE_SUFFIX = ".port"
 # To loopback: who has not answered by then is stuck.
-PATIENCE = 1.0
-LONGEST_FILE = 16
+CONNECT_TIMEOUT = 1.0
+MAX_FILE_BYTES = 16
 
 
-class Found(NamedTuple):
+class PortFileContent(NamedTuple):
     """What a file says, and which file it is: one that was written anew is another."""
 
     port: int
-    written: int
+    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class PortFile:
     path: Path
 
     @classmethod
-    def of(cls, home: Path, name: str) -> "PortFile":
-        check_name(name)
-        return cls(name, RunFiles.of(home).directory / f"{name}{SUFFIX}")
+    def for_component(cls, home: Path, name: str) -> "PortFile":
+        check_component_name(name)
+        return cls(name, RunFiles.for_home(home).directory / f"{name}{PORT_FILE_SUFFIX}")
 
-    def look(self) -> Found | None:
+    def read_content(self) -> PortFileContent | None:
         """None when there is no such file of ours, or no port in it."""
         with suppress(OSError):
             # Neither a pipe nor a device of that name can hold us up.
@@ -51,50 +51,50 @@ class PortFile:
             try:
                 status = os.fstat(descriptor)
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-                    port = port_in(os.read(descriptor, LONGEST_FILE + 1))
-                    return Found(port, status.st_mtime_ns) if port is not None else None
+                    port = parse_port(os.read(descriptor, MAX_FILE_BYTES + 1))
+                    return PortFileContent(port, status.st_mtime_ns) if port is not None else None
             finally:
                 os.close(descriptor)
         return None
 
-    def read(self) -> int | None:
+    def read_port(self) -> int | None:
         """The port in it, if it has one."""
-        found = self.look()
+        found = self.read_content()
         return found.port if found is not None else None
 
     def is_listening(self) -> bool:
         """Whether somebody takes connections there. Blocks for a second at most."""
-        port = self.read()
-        return port is not None and is_taken(port)
+        port = self.read_port()
+        return port is not None and is_port_open(port)
 
     @contextmanager
-    def published(self, port: int) -> Iterator[None]:
+    def publish(self, port: int) -> Iterator[None]:
         """Inside, the file names `port`. On the way out it goes, unless it is somebody else's."""
         replace_file(self.path, f"{port}\n".encode())
         try:
             yield
         finally:
-            if self.read() == port:
+            if self.read_port() == port:
                 self.path.unlink(missing_ok=True)
 
 
-def port_files(home: Path) -> list[PortFile]:
+def list_port_files(home: Path) -> list[PortFile]:
     """Those of all components of `home`, by name; the daemon's own is not one of them."""
     with suppress(OSError):
-        paths = sorted(RunFiles.of(home).directory.glob(f"[!.]*{SUFFIX}"))
-        return [PortFile(path.stem, path) for path in paths if path.stem != TAKEN]
+        paths = sorted(RunFiles.for_home(home).directory.glob(f"[!.]*{PORT_FILE_SUFFIX}"))
+        return [PortFile(path.stem, path) for path in paths if path.stem != DAEMON_NAME]
     return []
 
 
-def is_taken(port: int) -> bool:
+def is_port_open(port: int) -> bool:
     """Whether somebody takes connections at a port. Blocks for a second at most."""
-    with suppress(OSError), socket.create_connection((LOOPBACK, port), PATIENCE):
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), CONNECT_TIMEOUT):
         return True
     return False
 
 
-def port_in(data: bytes) -> int | None:
+def parse_port(data: bytes) -> int | None:
     text = data.strip()
-    if len(data) > LONGEST_FILE or not text.isdigit():  # of bytes, these are ASCII's digits only
+    if len(data) > MAX_FILE_BYTES or not text.isdigit():  # of bytes, these are ASCII's digits only
         return None
     return port if 0 < (port := int(text)) < 65536 else None

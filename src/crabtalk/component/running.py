@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from crabtalk.transport import default_home
 
 from .errors import ComponentError
-from .place import Place
+from .place import ComponentPaths
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer, Server
@@ -39,26 +39,26 @@ def run_mcp(
 
     try:
         if name is None:
-            server = made(server)
+            server = make_server(server)
             name = server.name
-        place = Place((home or default_home()).absolute(), name)
+        place = ComponentPaths((home or default_home()).absolute(), name)
         # Claimed before the server is made, which may take its time.
-        with place.taken():
-            start_log(place.log, verbose=verbose)
-            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-                runner.run(serve_mcp(made(server), place))
+        with place.hold_lock():
+            start_log(place.log_path, verbose=verbose)
+            with asyncio.Runner(loop_factory=get_event_loop_factory()) as runner:
+                runner.run(serve_mcp(make_server(server), place))
     except ComponentError as error:
         sys.exit(f"{name or 'component'}: {error}")
 
 
-async def serve_mcp(server: "AnyServer", place: Place) -> None:
+async def serve_mcp(server: "AnyServer", place: ComponentPaths) -> None:
     """Serves from a place that is taken, until SIGINT or SIGTERM; a second one is not waited on.
 
     Cancelled, or whatever happens but SIGKILL, the port file is gone.
     """
-    from .mcp_http import HttpServer
+    from .mcp_http import McpHttpServer
 
-    http = HttpServer(server, place.port)
+    http = McpHttpServer(server, place.port_file)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, http.stop)
@@ -69,11 +69,11 @@ async def serve_mcp(server: "AnyServer", place: Place) -> None:
             loop.remove_signal_handler(number)
 
 
-def made(server: "AnyServer | Callable[[], AnyServer]") -> "AnyServer":
+def make_server(server: "AnyServer | Callable[[], AnyServer]") -> "AnyServer":
     return server() if callable(server) else server
 
 
-def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def get_event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:  # not on Windows

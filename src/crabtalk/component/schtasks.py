@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 from crabtalk.transport import replace_file
 
 from .errors import UnitError
-from .unit import Runner, Status, Unit, check, find_unwritable
+from .unit import CommandRunner, Unit, UnitStatus, find_unwritable, run_checked
 
 NAMESPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 # Texts that the scheduler expands, and has no way to write as they are.
-EXPANDED = re.compile(r"%[^%]+%|\$\(")
+EXPANDED_PATTERN = re.compile(r"%[^%]+%|\$\(")
 
 # Elements in the order the schema asks for, with `/` between the levels.
 SETTINGS = (
@@ -35,10 +35,10 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Schtasks:
+class TaskScheduler:
     """`schtasks`, and the directory its definitions are kept in."""
 
-    run: Runner
+    run: CommandRunner
     directory: Path
 
     def path(self, unit: Unit) -> Path:
@@ -50,12 +50,12 @@ class Schtasks:
         values = (
             ("RegistrationInfo/Description", unit.description),
             *SETTINGS,
-            ("Actions/Exec/Command", literal(program)),
-            ("Actions/Exec/Arguments", literal(subprocess.list2cmdline(arguments))),
-            ("Actions/Exec/WorkingDirectory", literal(str(unit.directory))),
+            ("Actions/Exec/Command", check_literal(program)),
+            ("Actions/Exec/Arguments", check_literal(subprocess.list2cmdline(arguments))),
+            ("Actions/Exec/WorkingDirectory", check_literal(str(unit.directory))),
         )
         for path, text in values:
-            leaf(task, path).text = text
+            ensure_element(task, path).text = text
         # What `schtasks /create /xml` reads without fail.
         text = ElementTree.tostring(task, encoding="unicode")
         return f'<?xml version="1.0" encoding="UTF-16"?>\n{text}\n'.encode("utf-16")
@@ -63,47 +63,47 @@ class Schtasks:
     def start(self, unit: Unit) -> None:
         if self.status(unit).state != "running":
             self._install(unit)
-            self._schtasks("/run", "/tn", unit.label)
+            self._run_schtasks("/run", "/tn", unit.label)
 
     def stop(self, unit: Unit) -> None:
         if self.status(unit).state != "absent":
             self.run(["schtasks", "/end", "/tn", unit.label])
-            self._schtasks("/delete", "/tn", unit.label, "/f")
+            self._run_schtasks("/delete", "/tn", unit.label, "/f")
         self.path(unit).unlink(missing_ok=True)
 
     def restart(self, unit: Unit) -> None:
         self._install(unit)
         self.run(["schtasks", "/end", "/tn", unit.label])
-        self._schtasks("/run", "/tn", unit.label)
+        self._run_schtasks("/run", "/tn", unit.label)
 
-    def status(self, unit: Unit) -> Status:
+    def status(self, unit: Unit) -> UnitStatus:
         result = self.run(["schtasks", "/query", "/tn", unit.label, "/fo", "csv", "/nh"])
         if result.returncode != 0:
-            return Status("absent")
+            return UnitStatus("absent")
         rows = [row for row in csv.reader(result.stdout.splitlines()) if len(row) >= 3]
-        return Status("running" if any(row[2] == "Running" for row in rows) else "stopped")
+        return UnitStatus("running" if any(row[2] == "Running" for row in rows) else "stopped")
 
     def _install(self, unit: Unit) -> None:
         text = self.render(unit)
         self.directory.mkdir(parents=True, exist_ok=True)
         replace_file(self.path(unit), text)
-        self._schtasks("/create", "/tn", unit.label, "/xml", str(self.path(unit)), "/f")
+        self._run_schtasks("/create", "/tn", unit.label, "/xml", str(self.path(unit)), "/f")
 
-    def _schtasks(self, *words: str) -> str:
-        return check(["schtasks", *words], self.run)
+    def _run_schtasks(self, *words: str) -> str:
+        return run_checked(["schtasks", *words], self.run)
 
 
-def literal(text: str) -> str:
+def check_literal(text: str) -> str:
     if (odd := find_unwritable(text, controls="\t\n")) is not None:
         raise UnitError(f"a task cannot hold {odd!r}, as in {text!r}; leave it out")
-    if found := EXPANDED.search(text):
+    if found := EXPANDED_PATTERN.search(text):
         raise UnitError(
             f"the Task Scheduler would replace {found[0]!r} in {text!r}; choose another path"
         )
     return text
 
 
-def leaf(element: ElementTree.Element, path: str) -> ElementTree.Element:
+def ensure_element(element: ElementTree.Element, path: str) -> ElementTree.Element:
     """The element at `path` below `element`, made where it is not there yet."""
     for name in path.split("/"):
         child = element.find(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .name import check_name
+from .name import check_component_name
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -23,7 +23,7 @@ class Service:
     label: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        check_component_name(self.name)
         if not self.label:
             object.__setattr__(self, "label", f"ai.crabtalk.{self.name}")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from crabtalk.transport import replace_file
 
 from .errors import UnitError
-from .unit import Runner, Status, Unit, check, find_unwritable
+from .unit import CommandRunner, Unit, UnitStatus, find_unwritable, run_checked
 
-TEMPLATE = """\
+UNIT_TEMPLATE = """\
 [Unit]
 Description={description}
 After=network-online.target
@@ -33,20 +33,23 @@ STATES = {"active": "running", "activating": "running", "reloading": "running", 
 class Systemd:
     """`systemctl --user`, and the directory it reads units from."""
 
-    run: Runner
+    run: CommandRunner
     directory: Path
 
     def path(self, unit: Unit) -> Path:
         return self.directory / f"{unit.label}.service"
 
     def render(self, unit: Unit) -> bytes:
-        output = "" if unit.log is None else f"append:{plain(str(unit.log))}"
-        text = TEMPLATE.format(
-            description=plain(" ".join(unit.description.split())),
-            command=" ".join([program(unit.command[0]), *map(argument, unit.command[1:])]),
-            directory=plain(str(unit.directory)),
+        output = "" if unit.log is None else f"append:{escape_line(str(unit.log))}"
+        text = UNIT_TEMPLATE.format(
+            description=escape_line(" ".join(unit.description.split())),
+            command=" ".join(
+                [quote_program(unit.command[0]), *map(quote_argument, unit.command[1:])]
+            ),
+            directory=escape_line(str(unit.directory)),
             environment=" ".join(
-                quoted(variable(f"{name}={value}")) for name, value in unit.environment.items()
+                quote_word(check_variable(f"{name}={value}"))
+                for name, value in unit.environment.items()
             ),
             output=f"StandardOutput={output}\nStandardError={output}\n" if output else "",
         )
@@ -54,74 +57,74 @@ class Systemd:
 
     def start(self, unit: Unit) -> None:
         self._install(unit)
-        self._systemctl("enable", "--now", self.path(unit).name)
+        self._run_systemctl("enable", "--now", self.path(unit).name)
 
     def stop(self, unit: Unit) -> None:
         if self.path(unit).exists():
-            self._systemctl("disable", "--now", self.path(unit).name)
+            self._run_systemctl("disable", "--now", self.path(unit).name)
             self.path(unit).unlink(missing_ok=True)
-            self._systemctl("daemon-reload")
+            self._run_systemctl("daemon-reload")
 
     def restart(self, unit: Unit) -> None:
         self._install(unit)
-        self._systemctl("enable", self.path(unit).name)
-        self._systemctl("restart", self.path(unit).name)
+        self._run_systemctl("enable", self.path(unit).name)
+        self._run_systemctl("restart", self.path(unit).name)
 
-    def status(self, unit: Unit) -> Status:
-        shown = self._systemctl(
+    def status(self, unit: Unit) -> UnitStatus:
+        shown = self._run_systemctl(
             "show", "--property=LoadState,ActiveState,MainPID", self.path(unit).name
         )
         known = dict(line.partition("=")[::2] for line in shown.splitlines())
         if known.get("LoadState") == "not-found":
-            return Status("absent")
+            return UnitStatus("absent")
         pid = int(known.get("MainPID") or 0)
         match STATES.get(known.get("ActiveState", "")):
             case "running":
-                return Status("running", pid or None)
+                return UnitStatus("running", pid or None)
             case "failed":
-                return Status("failed")
-        return Status("stopped")
+                return UnitStatus("failed")
+        return UnitStatus("stopped")
 
     def _install(self, unit: Unit) -> None:
         text = self.render(unit)
         self.directory.mkdir(parents=True, exist_ok=True)
         replace_file(self.path(unit), text, 0o644)
-        self._systemctl("daemon-reload")
+        self._run_systemctl("daemon-reload")
 
-    def _systemctl(self, *words: str) -> str:
-        return check(["systemctl", "--user", *words], self.run)
+    def _run_systemctl(self, *words: str) -> str:
+        return run_checked(["systemctl", "--user", *words], self.run)
 
 
-def quoted(text: str) -> str:
+def quote_word(text: str) -> str:
     """One word that systemd unquotes, unescapes and expands to `text` again."""
     escaped = (ESCAPES.get(c) or (f"\\x{ord(c):02x}" if ord(c) < 32 else c) for c in text)
     return f'"{"".join(escaped)}"'
 
 
-def argument(text: str) -> str:
-    if (odd := find_unwritable(text, controls=CONTROLS)) is not None:
+def quote_argument(text: str) -> str:
+    if (odd := find_unwritable(text, controls=ALLOWED_CONTROLS)) is not None:
         raise UnitError(f"systemd cannot pass {odd!r} in the argument {text!r}; leave it out")
-    return quoted(text.replace("$", "$$"))
+    return quote_word(text.replace("$", "$$"))
 
 
-def program(path: str) -> str:
+def quote_program(path: str) -> str:
     """The first word: no variables are expanded in it, and systemd refuses the odder characters."""
     if find_unwritable(path, controls="") is not None or re.search(r"""["'\\]""", path):
         raise UnitError(
             f"systemd cannot start {path!r}: it takes no quotes, backslashes or control characters "
             "in the path of a program; install it elsewhere"
         )
-    return quoted(path)
+    return quote_word(path)
 
 
-def variable(text: str) -> str:
+def check_variable(text: str) -> str:
     if (odd := find_unwritable(text, controls="\t\n")) is not None:
         name = text.partition("=")[0]
         raise UnitError(f"systemd cannot hold {odd!r} in {name}; take it out of {name}")
     return text
 
 
-def plain(text: str) -> str:
+def escape_line(text: str) -> str:
     """The rest of a line, where nothing is unquoted: only `%` has a meaning."""
     is_cut = text != text.strip() or text.endswith("\\")
     if is_cut or find_unwritable(text, controls="") is not None:
@@ -132,4 +135,4 @@ def plain(text: str) -> str:
     return text.replace("%", "%%")
 
 
-CONTROLS = "".join(map(chr, (*range(1, 32), 127)))
+ALLOWED_CONTROLS = "".join(map(chr, (*range(1, 32), 127)))

@@ -12,12 +12,12 @@ from subprocess import CompletedProcess
 from typing import Literal, Protocol, TypeAlias
 
 from .errors import UnitError
-from .place import Place
+from .place import ComponentPaths
 from .service import Service
 
-State: TypeAlias = Literal["running", "stopped", "failed", "absent"]
+UnitState: TypeAlias = Literal["running", "stopped", "failed", "absent"]
 # Runs a command of the platform and returns how it ended, with what it printed as text.
-Runner: TypeAlias = Callable[[Sequence[str]], CompletedProcess[str]]
+CommandRunner: TypeAlias = Callable[[Sequence[str]], CompletedProcess[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Unit:
             raise UnitError(f"{self.label} has a NUL in a path or an argument: leave it out")
 
     @classmethod
-    def of(
+    def for_service(
         cls,
         service: Service,
         program: Path,
@@ -61,7 +61,7 @@ class Unit:
             (str(program), *arguments),
             home,
             {"PATH": path, "CRABTALK_HOME": str(home)},
-            Place(home, service.name).log,
+            ComponentPaths(home, service.name).log_path,
         )
 
     @property
@@ -70,14 +70,14 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class UnitStatus:
     """How a unit is, as its service manager has it."""
 
-    state: State
+    state: UnitState
     pid: int | None = None
 
 
-class Manager(Protocol):
+class ServiceManager(Protocol):
     """A platform's service manager. What it refuses is a UnitError with its own words."""
 
     def render(self, unit: Unit) -> bytes:
@@ -92,10 +92,10 @@ class Manager(Protocol):
     def restart(self, unit: Unit) -> None:
         """Installs it anew and starts it, ending it first if it runs."""
 
-    def status(self, unit: Unit) -> Status: ...
+    def status(self, unit: Unit) -> UnitStatus: ...
 
 
-def check(command: Sequence[str], run: Runner) -> str:
+def run_checked(command: Sequence[str], run: CommandRunner) -> str:
     """What it printed. Raises UnitError when it fails or is not there."""
     try:
         result = run(command)

@@ -8,23 +8,25 @@ from crabtalk.protocol import wire
 from crabtalk.storage import (
     Agent,
     Archive,
+    ConversationMeta,
     MessageRecord,
-    Meta,
-    Stored,
-    settings_of,
+    StoredConversation,
+    render_settings,
 )
 
-from .stream_events import LARGEST_COUNT, call_infos
+from .stream_events import MAX_WIRE_COUNT, to_call_infos
 
-DAMAGED = "[This message is damaged on disk and was left out. `crabtalk doctor` names the record.]"
+DAMAGED_MESSAGE_TEXT = (
+    "[This message is damaged on disk and was left out. `crabtalk doctor` names the record.]"
+)
 
 
-def agent_info(agent: Agent) -> wire.AgentInfo:
+def to_agent_info(agent: Agent) -> wire.AgentInfo:
     """Secrets in its settings are masked."""
     return wire.AgentInfo(
         name=agent.name,
         description=agent.description,
-        config=json.dumps(settings_of(agent), ensure_ascii=False),
+        config=json.dumps(render_settings(agent), ensure_ascii=False),
         model=agent.model,
         max_iterations=agent.max_iterations,
         thinking=agent.thinking,
@@ -34,9 +36,11 @@ def agent_info(agent: Agent) -> wire.AgentInfo:
     )
 
 
-def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, days: "Days") -> None:
-    began = moment(meta.created_at)
-    last = moment(meta.updated_at)
+def add_conversation(
+    answer: wire.ConversationList, handle: str, meta: ConversationMeta, days: "DayNames"
+) -> None:
+    began = parse_time(meta.created_at)
+    last = parse_time(meta.updated_at)
     lasted = (last - began).total_seconds() if began is not None and last is not None else 0
     answer.conversations.add(
         agent=meta.agent,
@@ -46,12 +50,12 @@ def add_conversation(answer: wire.ConversationList, handle: str, meta: Meta, day
         file_path=handle,
         message_count=meta.message_count,
         alive_secs=max(0, int(lasted)),
-        date=days.name(began) if began is not None else "",
+        date=days.name_day(began) if began is not None else "",
         mode=meta.mode or None,
     )
 
 
-def conversation_message(
+def to_conversation_message(
     record: MessageRecord, *, with_runs: bool = False
 ) -> wire.ConversationMessage:
     """`with_runs` adds what says which run it belongs to, and whether a call failed."""
@@ -63,7 +67,7 @@ def conversation_message(
         timestamp=record.at,
         agent=message.agent or None,
         reasoning=message.reasoning or None,
-        tool_calls=call_infos(message.tool_calls),
+        tool_calls=to_call_infos(message.tool_calls),
         call_id=message.call_id or None,
     )
     if with_runs:
@@ -75,17 +79,19 @@ def conversation_message(
         if record.said:
             answer.said = record.said
         if record.steer:
-            answer.steer = min(record.steer, LARGEST_COUNT)
+            answer.steer = min(record.steer, MAX_WIRE_COUNT)
     return answer
 
 
-def damaged_message(number: int, at: str) -> wire.ConversationMessage:
+def to_damaged_message(number: int, at: str) -> wire.ConversationMessage:
     """Shown in the place of a message that is damaged. Nobody knows who said it; every client
     shows the agent's messages."""
-    return wire.ConversationMessage(role="assistant", content=DAMAGED, id=number, timestamp=at)
+    return wire.ConversationMessage(
+        role="assistant", content=DAMAGED_MESSAGE_TEXT, id=number, timestamp=at
+    )
 
 
-def with_damaged(
+def insert_damaged_messages(
     messages: Iterable[MessageRecord], damaged: Iterable[int], *, with_runs: bool = False
 ) -> list[wire.ConversationMessage]:
     """The messages by id, with a note for each one that is damaged. What belongs to a run with a
@@ -95,17 +101,19 @@ def with_damaged(
     at = ""
     for record in messages:
         while waiting and waiting[-1] < record.id:
-            found.append(damaged_message(waiting.pop(), at or record.at))
+            found.append(to_damaged_message(waiting.pop(), at or record.at))
         is_told = with_runs or record.is_keyed
-        found.append(conversation_message(record, with_runs=is_told))
+        found.append(to_conversation_message(record, with_runs=is_told))
         at = record.at
-    return found + [damaged_message(number, at) for number in reversed(waiting)]
+    return found + [to_damaged_message(number, at) for number in reversed(waiting)]
 
 
-def history(stored: Stored, *, with_runs: bool = False) -> wire.ConversationHistory:
+def to_conversation_history(
+    stored: StoredConversation, *, with_runs: bool = False
+) -> wire.ConversationHistory:
     """What the agent has before its eyes, as people read it: without the tools' part."""
     spoken = [r for r in stored.messages if r.message.role in ("user", "assistant")]
-    messages = with_damaged(spoken, stored.damaged, with_runs=with_runs)
+    messages = insert_damaged_messages(spoken, stored.damaged, with_runs=with_runs)
     if (marker := stored.marker) is not None and marker.summary:
         summary = wire.ConversationMessage(
             role="user", content=marker.summary, timestamp=marker.archived_at
@@ -116,7 +124,7 @@ def history(stored: Stored, *, with_runs: bool = False) -> wire.ConversationHist
     )
 
 
-def archive_list(archives: Iterable[Archive]) -> wire.ArchiveList:
+def to_archive_list(archives: Iterable[Archive]) -> wire.ArchiveList:
     return wire.ArchiveList(
         archives=[
             wire.ArchiveInfo(
@@ -132,14 +140,14 @@ def archive_list(archives: Iterable[Archive]) -> wire.ArchiveList:
     )
 
 
-def moment(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         return None
 
 
-class Days:
+class DayNames:
     """Days as people call them where the daemon is. One for a whole listing."""
 
     def __init__(self, now: datetime) -> None:
@@ -147,7 +155,7 @@ class Days:
         self._today = now.date()
         self._yesterday = self._today - timedelta(days=1)
 
-    def name(self, when: datetime) -> str:
+    def name_day(self, when: datetime) -> str:
         date = when.astimezone(self._zone).date()
         if date == self._today:
             return "Today"

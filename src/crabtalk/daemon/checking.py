@@ -2,21 +2,21 @@
 
 from pathlib import Path
 
-from crabtalk.model import SettingsError, read_settings
+from crabtalk.model import ProviderSettingsError, read_provider_settings
 
-from .config import ignored, load_config
+from .config import describe_unknown_keys, load_config
 from .config_file import ConfigError
 from .process import load_tls
 
 
-def checked(path: Path) -> tuple[str, list[str]]:
+def check_config_file(path: Path) -> tuple[str, list[str]]:
     """Why no daemon could use it, empty when one can; and a sentence for each word in it that
     nobody reads."""
     try:
         config = load_config(path)
         load_tls(config)
-        read_settings(config.document)
-    except (ConfigError, SettingsError) as error:
+        read_provider_settings(config.document)
+    except (ConfigError, ProviderSettingsError) as error:
         sentence = str(error)
         return sentence if str(path) in sentence else f"{path}: {sentence}", []
-    return "", ignored(config.unknown, path)
+    return "", describe_unknown_keys(config.unknown_keys, path)

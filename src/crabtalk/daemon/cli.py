@@ -12,11 +12,11 @@ from typing import Any, Literal
 import click
 
 from crabtalk import __version__
-from crabtalk.component.command import Commands
+from crabtalk.component.command import CommandGroup
 
 # Where the local model is kept, in the home.
-MODELS = "models"
-KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
+MODELS_DIRECTORY = "models"
+PROVIDER_KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
 
 EXAMPLES = """\b
 Examples:
@@ -24,7 +24,7 @@ Examples:
   crabtalkd setup
 """
 
-RUNNING = """\b
+RUN_EXAMPLES = """\b
 Examples:
   crabtalkd run
   crabtalkd run --home /tmp/crab --tcp off
@@ -33,7 +33,7 @@ Examples:
 
 @click.group(
     "crabtalkd",
-    cls=Commands,
+    cls=CommandGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -49,7 +49,7 @@ home_option = click.option(
 )
 
 
-@main.command(epilog=RUNNING)
+@main.command(epilog=RUN_EXAMPLES)
 @home_option
 @click.option(
     "--tcp",
@@ -74,11 +74,11 @@ def run(
     from .home import HomeError
     from .process import StartError
 
-    root = home_at(home)
+    root = resolve_home(home)
     try:
-        hosting.run(root, new_event_loop, tcp=tcp, log_format=log_format, verbose=verbose)
+        hosting.run_in_home(root, new_event_loop, tcp=tcp, log_format=log_format, verbose=verbose)
     except (HomeError, ConfigError, StartError) as error:
-        say(f"crabtalkd: {error}")
+        print_to_stderr(f"crabtalkd: {error}")
         sys.exit(1)
 
 
@@ -93,13 +93,13 @@ def reload(home: str | None) -> None:
     Example:
       crabtalkd reload
     """
-    from .remote import reload as ask
+    from .remote import reload_daemon as ask
 
-    with complaints(*of_the_daemon()):
-        problems = asyncio.run(ask(home_at(home)))
+    with exit_on_errors(*list_daemon_errors()):
+        problems = asyncio.run(ask(resolve_home(home)))
     for problem in problems:
-        say(f"crabtalkd: {problem}")
-    say("reloaded" if not problems else "reloaded, but for what is said above")
+        print_to_stderr(f"crabtalkd: {problem}")
+    print_to_stderr("reloaded" if not problems else "reloaded, but for what is said above")
 
 
 @main.command()
@@ -112,12 +112,12 @@ def stop(home: str | None) -> None:
       crabtalkd stop
     """
     from .stopping import StopError
-    from .stopping import stop as end
+    from .stopping import stop_daemon as end
 
-    root = home_at(home)
-    with complaints(StopError):
+    root = resolve_home(home)
+    with exit_on_errors(StopError):
         pid = end(root)
-    say(f"no daemon runs in {root}" if pid is None else f"stopped (process {pid})")
+    print_to_stderr(f"no daemon runs in {root}" if pid is None else f"stopped (process {pid})")
 
 
 @main.command()
@@ -131,10 +131,10 @@ def status(home: str | None, in_json: bool) -> None:
       crabtalkd status
       crabtalkd status --json
     """
-    from .remote import status as ask
+    from .remote import describe_status as ask
 
-    root = home_at(home)
-    with complaints(*of_the_daemon()):
+    root = resolve_home(home)
+    with exit_on_errors(*list_daemon_errors()):
         click.echo(asyncio.run(ask(root, in_json)))
 
 
@@ -155,29 +155,31 @@ def migrate(home: str | None, source: str, target: str, in_json: bool) -> None:
       crabtalkd migrate --from file: --to postgresql://db.example/crabtalk
       crabtalkd migrate --from postgresql://db.example/crabtalk --to file: --home /srv/crab
     """
-    from crabtalk.memory import StoreError
+    from crabtalk.memory import MemoryStoreError
     from crabtalk.storage import StorageError
 
     from .home import HomeError
     from .migrating import command
     from .migrating.migration import MigrationError
 
-    root = home_at(home)
-    command.check(source, target, root)
+    root = resolve_home(home)
+    command.check_urls(source, target, root)
     try:
         with (
-            complaints(MigrationError, HomeError, StorageError, StoreError),
+            exit_on_errors(MigrationError, HomeError, StorageError, MemoryStoreError),
             asyncio.Runner(loop_factory=new_event_loop) as runner,
         ):
-            outcomes = runner.run(command.run(root, source, target))
+            outcomes = runner.run(command.run_migration(root, source, target))
     except KeyboardInterrupt:
-        say("crabtalkd: interrupted; run it again to go on")
+        print_to_stderr("crabtalkd: interrupted; run it again to go on")
         sys.exit(130)
-    click.echo(command.as_json(outcomes) if in_json else command.as_text(outcomes))
+    click.echo(command.encode_outcomes(outcomes) if in_json else command.format_outcomes(outcomes))
     if not all(one.is_same for one in outcomes):
-        say("crabtalkd: both are not the same; nothing was removed, so look at what differs")
+        print_to_stderr(
+            "crabtalkd: both are not the same; nothing was removed, so look at what differs"
+        )
         sys.exit(1)
-    say(command.advice(root, target))
+    print_to_stderr(command.format_advice(root, target))
 
 
 @main.command()
@@ -193,19 +195,19 @@ def check(home: str | None, in_json: bool) -> None:
       crabtalkd check
       crabtalkd check --json
     """
-    from .checking import checked
+    from .checking import check_config_file
 
-    path = home_at(home) / "config.toml"
-    problem, unread = checked(path)
+    path = resolve_home(home) / "config.toml"
+    problem, unread = check_config_file(path)
     if in_json:
         import json
 
         click.echo(json.dumps({"path": str(path), "problem": problem, "ignored": unread}))
     else:
         for sentence in (*unread, *([problem] if problem else [])):
-            say(f"crabtalkd: {sentence}")
+            print_to_stderr(f"crabtalkd: {sentence}")
         if not problem:
-            say(f"{path} can be used")
+            print_to_stderr(f"{path} can be used")
     sys.exit(1 if problem else 0)
 
 
@@ -223,10 +225,10 @@ def verify(home: str | None, seconds: float | None, in_json: bool) -> None:
       crabtalkd verify
       crabtalkd verify --json --seconds 10
     """
-    from .verifying import report_json, report_text, verify_home
+    from .verifying import encode_report, format_report, verify_home
 
-    report = verify_home(home_at(home), seconds)
-    click.echo(report_json(report) if in_json else report_text(report))
+    report = verify_home(resolve_home(home), seconds)
+    click.echo(encode_report(report) if in_json else format_report(report))
     sys.exit(1 if report.damage else 0)
 
 
@@ -243,10 +245,10 @@ def events(home: str | None, agent: str, sender: str, in_json: bool) -> None:
       crabtalkd events
       crabtalkd events --agent crab --json
     """
-    from .remote import events as follow
+    from .remote import print_events as follow
 
-    with complaints(*of_the_daemon()), suppress(KeyboardInterrupt):
-        asyncio.run(follow(home_at(home), agent, sender, in_json))
+    with exit_on_errors(*list_daemon_errors()), suppress(KeyboardInterrupt):
+        asyncio.run(follow(resolve_home(home), agent, sender, in_json))
 
 
 @main.command()
@@ -260,17 +262,19 @@ def models(home: str | None, in_json: bool) -> None:
       crabtalkd models
       crabtalkd models --json
     """
-    from .models import as_json, as_text, survey
+    from .models import format_providers, list_providers, to_json_document
 
-    root = home_at(home)
-    with complaints(*of_models()):
-        rows, default = asyncio.run(survey(configuration(root), root / MODELS))
+    root = resolve_home(home)
+    with exit_on_errors(*list_model_errors()):
+        rows, default = asyncio.run(
+            list_providers(read_configuration(root), root / MODELS_DIRECTORY)
+        )
     if in_json:
         import json
 
-        click.echo(json.dumps(as_json(rows, default)))
+        click.echo(json.dumps(to_json_document(rows, default)))
     else:
-        click.echo(as_text(rows, default))
+        click.echo(format_providers(rows, default))
 
 
 @main.group()
@@ -292,33 +296,35 @@ def model_install(home: str | None, if_needed: bool) -> None:
       crabtalkd model install
     """
     from crabtalk.model.download import InstallError
-    from crabtalk.model.install import install, installed
+    from crabtalk.model.install import install_local_model, is_installed
 
-    from .progress import Progress
+    from .progress import DownloadProgress
 
-    root = home_at(home)
-    if installed(root / MODELS):
+    root = resolve_home(home)
+    if is_installed(root / MODELS_DIRECTORY):
         if not if_needed:
-            say(f"the local model is in {root / MODELS} already")
+            print_to_stderr(f"the local model is in {root / MODELS_DIRECTORY} already")
         return
-    with complaints(*of_models()):
-        if if_needed and asyncio.run(something_answers(root)):
+    with exit_on_errors(*list_model_errors()):
+        if if_needed and asyncio.run(has_provider(root)):
             return
     try:
-        with Progress() as progress:
-            install(root / MODELS, progress.update)
+        with DownloadProgress() as progress:
+            install_local_model(root / MODELS_DIRECTORY, progress.update)
     except InstallError as error:
-        say(f"crabtalkd: {error}")
+        print_to_stderr(f"crabtalkd: {error}")
         if not if_needed:
             sys.exit(1)
     else:
-        say(f"the local model is in {root / MODELS}")
-        take_up(root)
+        print_to_stderr(f"the local model is in {root / MODELS_DIRECTORY}")
+        reload_running_daemon(root)
 
 
 @main.command()
 @home_option
-@click.option("--kind", type=click.Choice(KINDS), help="The provider's kind; asked for if absent.")
+@click.option(
+    "--kind", type=click.Choice(PROVIDER_KINDS), help="The provider's kind; asked for if absent."
+)
 @click.option("--base-url", help="Where it is, if not where its vendor is.")
 @click.option("--api-key", help="Its key, or ${VAR} to read it from the environment.")
 @click.option("--model", "chosen", help="The model to use.")
@@ -338,51 +344,53 @@ def setup(
       crabtalkd setup
       crabtalkd setup --kind anthropic --api-key '${ANTHROPIC_API_KEY}' --model claude-sonnet-5
     """
-    from .setup import Chooser
+    from .setup import SetupWizard
 
-    root = home_at(home)
-    with complaints(*of_models()):
-        document = configuration(root)
-        chooser = Chooser(root, document, kind, base_url, api_key, chosen)
+    root = resolve_home(home)
+    with exit_on_errors(*list_model_errors()):
+        document = read_configuration(root)
+        chooser = SetupWizard(root, document, kind, base_url, api_key, chosen)
         if kind is None and not sys.stdin.isatty():
             raise click.UsageError("without a terminal, say --kind and what goes with it")
         said = chooser.run()
-    say(said)
-    take_up(root)
+    print_to_stderr(said)
+    reload_running_daemon(root)
 
 
-def take_up(root: Path) -> None:
+def reload_running_daemon(root: Path) -> None:
     """A daemon that runs here uses from now on what was set up. Where none does, or it cannot, the
     next one will: what was asked for is done in any case."""
     from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
 
-    from .remote import reload as ask
+    from .remote import reload_daemon as ask
 
     try:
         problems = asyncio.run(ask(root))
     except CannotConnectError:
         return
     except (ConnectionClosedError, ServerError, OSError) as error:
-        say(f"crabtalkd: the daemon that runs has not taken it up: {error}")
+        print_to_stderr(f"crabtalkd: the daemon that runs has not taken it up: {error}")
         return
     for problem in problems:
-        say(f"crabtalkd: {problem}")
+        print_to_stderr(f"crabtalkd: {problem}")
     beside = ", but for what is said above" if problems else ""
-    say(f"the daemon that runs has taken it up{beside}")
+    print_to_stderr(f"the daemon that runs has taken it up{beside}")
 
 
-async def something_answers(root: Path) -> bool:
+async def has_provider(root: Path) -> bool:
     """Whether a provider is configured, or one could be found."""
     from crabtalk.model import open_registry
 
-    registry = await open_registry(configuration(root), models_directory=root / MODELS)
+    registry = await open_registry(
+        read_configuration(root), models_directory=root / MODELS_DIRECTORY
+    )
     try:
         return bool(registry.entries)
     finally:
         await registry.close()
 
 
-def home_at(option: str | None) -> Path:
+def resolve_home(option: str | None) -> Path:
     if option == "":
         raise click.BadParameter(
             "it is empty; leave it out, or name a directory", param_hint="home"
@@ -394,14 +402,14 @@ def home_at(option: str | None) -> Path:
     return default_home()
 
 
-def configuration(root: Path) -> dict[str, Any]:
-    from .config_file import read
+def read_configuration(root: Path) -> dict[str, Any]:
+    from .config_file import read_config_file
 
-    return read(root / "config.toml")
+    return read_config_file(root / "config.toml")
 
 
 @contextmanager
-def complaints(*expected: type[Exception]) -> Iterator[None]:
+def exit_on_errors(*expected: type[Exception]) -> Iterator[None]:
     """What cannot be done, as one sentence and exit status 1."""
     kinds: tuple[type[Exception], ...] = (*expected, OSError)
     try:
@@ -411,25 +419,25 @@ def complaints(*expected: type[Exception]) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except kinds as error:
-        say(f"crabtalkd: {error}")
+        print_to_stderr(f"crabtalkd: {error}")
         sys.exit(1)
 
 
-def of_the_daemon() -> tuple[type[Exception], ...]:
+def list_daemon_errors() -> tuple[type[Exception], ...]:
     """What asking a daemon may come to. Who asks none does not pay for the wire."""
     from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
 
     return CannotConnectError, ConnectionClosedError, ServerError
 
 
-def of_models() -> tuple[type[Exception], ...]:
+def list_model_errors() -> tuple[type[Exception], ...]:
     """What looking for models may come to. Who looks for none does not pay for their room."""
-    from crabtalk.model import ApiError, SettingsError
+    from crabtalk.model import ApiError, ProviderSettingsError
     from crabtalk.model.download import InstallError
 
     from .config_file import ConfigError
 
-    return ApiError, ConfigError, InstallError, SettingsError
+    return ApiError, ConfigError, InstallError, ProviderSettingsError
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -440,5 +448,5 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def say(sentence: str) -> None:
+def print_to_stderr(sentence: str) -> None:
     click.echo(sentence, err=True)

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from crabtalk.hooks import DelegateLimits
 from crabtalk.mcp import McpLimits
-from crabtalk.runtime import Limits as RuntimeLimits
-from crabtalk.transport import Limits, TcpAddress
+from crabtalk.runtime import RuntimeLimits as RuntimeLimits
+from crabtalk.transport import TcpAddress, TransportLimits
 
-from .config_file import ConfigError, read
+from .config_file import ConfigError, read_config_file
 from .feed import FeedLimits
 from .firings import EventLimits
 
@@ -26,18 +26,18 @@ T = TypeVar("T")
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
 DAEMON_KEYS = frozenset({"model", "owners", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability", "lease", "pool", "statement_timeout"})
-FILES = "file:"
-DATABASES = ("postgresql://", "postgres://")
-LIMIT_KINDS: tuple[type[Any], ...] = (
-    Limits,
+FILE_URL = "file:"
+DATABASE_URL_PREFIXES = ("postgresql://", "postgres://")
+LIMIT_TYPES: tuple[type[Any], ...] = (
+    TransportLimits,
     RuntimeLimits,
     FeedLimits,
     DelegateLimits,
     EventLimits,
     McpLimits,
 )
-LIMIT_KEYS = frozenset(field.name for kind in LIMIT_KINDS for field in dataclasses.fields(kind))
-KEYS = {
+LIMIT_KEYS = frozenset(field.name for kind in LIMIT_TYPES for field in dataclasses.fields(kind))
+SECTION_KEYS = {
     "daemon": DAEMON_KEYS,
     "storage": STORAGE_KEYS,
     "limits": LIMIT_KEYS,
@@ -49,7 +49,7 @@ KEYS = {
 class StorageSettings:
     """Where conversations are kept; what follows the url is about a database, in seconds."""
 
-    url: str = dataclasses.field(default=FILES, repr=False)  # may hold a password
+    url: str = dataclasses.field(default=FILE_URL, repr=False)  # may hold a password
     lease: float = 10.0  # how long a daemon that is not heard of keeps its turns
     pool: int = 8  # connections, beside the one that listens and the one that says it lives
     statement_timeout: float = 10.0
@@ -57,7 +57,7 @@ class StorageSettings:
     @property
     def is_shared(self) -> bool:
         """Whether other daemons may have it too."""
-        return self.url != FILES
+        return self.url != FILE_URL
 
     @property
     def secrets(self) -> list[str]:
@@ -79,7 +79,7 @@ class Config:
     any_port: bool = True
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: TransportLimits = dataclasses.field(default_factory=TransportLimits)
     runtime_limits: RuntimeLimits = dataclasses.field(default_factory=RuntimeLimits)
     feed_limits: FeedLimits = dataclasses.field(default_factory=FeedLimits)
     delegate_limits: DelegateLimits = dataclasses.field(default_factory=DelegateLimits)
@@ -89,7 +89,7 @@ class Config:
     storage: StorageSettings = dataclasses.field(default_factory=StorageSettings)
     # It may hold secrets.
     document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
-    unknown: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -104,23 +104,23 @@ class Config:
 
 def load_config(path: Path, *, tcp: str | None = None) -> Config:
     """Reads `path`, if it exists; `tcp` from the command line wins over what it says."""
-    return parse_config(read(path), path, tcp=tcp)
+    return parse_config(read_config_file(path), path, tcp=tcp)
 
 
 def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None) -> Config:
     """The same for a document that was read from `path` already."""
-    daemon = section(document, "daemon", path)
-    limits = section(document, "limits", path)
-    storage = section(document, "storage", path)
-    check_env(section(document, "env", path), path)
+    daemon = get_section(document, "daemon", path)
+    limits = get_section(document, "limits", path)
+    storage = get_section(document, "storage", path)
+    check_env(get_section(document, "env", path), path)
     check_owners(daemon.get("owners", []), path)
     address = tcp if tcp is not None else daemon.get("tcp")
     return Config(
         tcp=parse_tcp(address) if address is not None else TcpAddress(),
         any_port=address is None,
-        tls_cert=file_in(daemon, "tls_cert", path),
-        tls_key=file_in(daemon, "tls_key", path),
-        limits=parse_limits(Limits, limits, path),
+        tls_cert=resolve_file(daemon, "tls_cert", path),
+        tls_key=resolve_file(daemon, "tls_key", path),
+        limits=parse_limits(TransportLimits, limits, path),
         runtime_limits=parse_limits(RuntimeLimits, limits, path),
         feed_limits=parse_limits(FeedLimits, limits, path),
         delegate_limits=parse_limits(DelegateLimits, limits, path),
@@ -129,30 +129,30 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
         flush=parse_durability(storage, path),
         storage=parse_storage(storage, path),
         document=document,
-        unknown=unknown_words(document),
+        unknown_keys=find_unknown_keys(document),
     )
 
 
-def unknown_words(document: Mapping[str, Any]) -> tuple[str, ...]:
+def find_unknown_keys(document: Mapping[str, Any]) -> tuple[str, ...]:
     """What is in it and nobody reads; that of [llm] and [[providers]] their room refuses."""
     tables = {name: table for name, table in document.items() if isinstance(table, Mapping)}
     return (
         *(f"[{name}]" for name in document if name not in SECTIONS),
         *(
             f"{key} in [{name}]"
-            for name, keys in KEYS.items()
+            for name, keys in SECTION_KEYS.items()
             for key in tables.get(name, ())
             if key not in keys
         ),
     )
 
 
-def ignored(words: Iterable[str], path: Path) -> list[str]:
+def describe_unknown_keys(words: Iterable[str], path: Path) -> list[str]:
     """A sentence for each."""
     return [f"{path} has {word}, which means nothing here and is ignored" for word in words]
 
 
-def section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+def get_section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     value = document.get(name, {})
     if not isinstance(value, dict):
         raise ConfigError(f"{name} in {path} must be a section: write [{name}]")
@@ -168,7 +168,7 @@ def parse_tcp(address: object) -> TcpAddress | None:
         raise ConfigError(f"tcp: {error}; or off") from None
 
 
-def file_in(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
+def resolve_file(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
     """A path from the file; relative ones are relative to it."""
     value = daemon.get(key)
     if value is None:
@@ -201,7 +201,7 @@ def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
     if pool != int(pool):
         raise ConfigError(f"pool in [storage] of {path} must be a whole number")
     return StorageSettings(
-        url=parse_url(given.get("url", FILES), path),
+        url=parse_url(given.get("url", FILE_URL), path),
         lease=float(number("lease", 0.5, 3600)),
         pool=int(pool),
         statement_timeout=float(number("statement_timeout", 0.1, 600)),
@@ -211,7 +211,7 @@ def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
 def parse_url(url: object, path: Path) -> str:
     """It is in no sentence: what is wrong with it may be how its password is written."""
     where = f"url in [storage] of {path}"
-    if not isinstance(url, str) or not (url == FILES or url.startswith(DATABASES)):
+    if not isinstance(url, str) or not (url == FILE_URL or url.startswith(DATABASE_URL_PREFIXES)):
         raise ConfigError(
             f'{where} must be "file:", or "postgresql://HOST/DATABASE" for what daemons share'
         )

@@ -11,7 +11,7 @@ class ConfigError(Exception):
     """config.toml, or an option that overrides it, cannot be used; says where and what to write."""
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_config_file(path: Path) -> dict[str, Any]:
     """All of it; of a file that is not there, nothing."""
     try:
         text = path.read_bytes()

@@ -11,37 +11,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crabtalk.hooks import (
-    Asks,
+    AskRegistry,
     BashHook,
-    Composite,
+    CompositeHook,
     DelegateHook,
     DelegateLimits,
     FilesHook,
     McpHook,
-    Memories,
     MemoryHook,
+    MemoryPool,
     SessionsHook,
     SkillHook,
     TitleHook,
     read_roots,
 )
-from crabtalk.mcp import Mcp, McpLimits, PortFiles, Status
-from crabtalk.model import Registry, SettingsError, open_registry, read_settings
+from crabtalk.mcp import McpLimits, McpServerManager, PeerStatus, PortFileWatcher
+from crabtalk.model import ProviderSettingsError, Registry, open_registry, read_provider_settings
 from crabtalk.policy import FileAccess, Owners, Policy, ToolInScope
 from crabtalk.protocol import UnavailableError
-from crabtalk.runtime import Clock, Hook, Limits, Runtime, SessionIndex, ToolDispatch
+from crabtalk.runtime import Clock, Hook, Runtime, RuntimeLimits, SessionIndex, ToolDispatch
 from crabtalk.storage import Agent, Storage, StorageError, StorageUnavailableError
 
-from .bus import Bus
-from .config import ignored, parse_config, unknown_words
+from .bus import EventBus
+from .config import describe_unknown_keys, find_unknown_keys, parse_config
 from .env import DaemonEnv
 from .feed import Feed, FeedLimits
 from .firings import EventLimits
-from .home import by_hand
-from .instructions import Instructions
+from .home import format_command
+from .instructions import InstructionLoader
 from .mcp_feed import McpFeed
-from .mcp_migration import move_servers
-from .opening import OpeningProvider
+from .mcp_migration import move_mcp_servers
+from .opening import LazyProvider
 from .plugins import load_hooks
 from .subscriptions import SubscriptionFile
 
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Pauses before storage that was not there is looked for again.
-FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 5.0
 
-CRAB = Agent(
+DEFAULT_AGENT = Agent(
     name="crab",
     description="General helper",
     prompt=(
@@ -72,7 +72,7 @@ class Daemon:
         storage: Storage,
         document: Mapping[str, Any],
         *,
-        limits: Limits | None = None,
+        limits: RuntimeLimits | None = None,
         feed_limits: FeedLimits | None = None,
         delegate_limits: DelegateLimits | None = None,
         event_limits: EventLimits | None = None,
@@ -87,7 +87,7 @@ class Daemon:
         self.fleet = fleet  # the daemons that share this storage, where others can
         self.clock = Clock()
         self.feed = Feed(feed_limits or FeedLimits(), self.clock)
-        self.bus = Bus(
+        self.bus = EventBus(
             fleet.subscriptions
             if fleet is not None
             else SubscriptionFile(home / "events" / "subscriptions.toml"),
@@ -95,27 +95,28 @@ class Daemon:
             event_limits,
             is_owner=lambda sender: self.policy.owners.is_owner(sender),
         )
-        self._keep_secret = keep_secret or (lambda secrets: None)
-        self._broken: dict[str, str] = {}
-        self._trouble = ""  # with storage, at start
+        self._add_secrets = keep_secret or (lambda secrets: None)
+        self._broken_agents: dict[str, str] = {}
+        self._storage_error = ""  # with storage, at start
         self._opened = asyncio.Event()
-        self._opening_again: asyncio.Task[None] | None = None
-        self._changing = asyncio.Lock()
-        self.models = self._models_of(document)
-        self.asks = Asks()
+        self._retry_task: asyncio.Task[None] | None = None
+        self._change_lock = asyncio.Lock()
+        self.models = self._create_provider(document)
+        self.pending_questions = AskRegistry()
         self.policy = Policy(
             home,
-            Owners(named_owners(document)),
-            mode_of=lambda pair: self.runtime.mode(pair),
-            remembered=lambda pair: self.runtime.approved(pair),
+            Owners(read_owners(document)),
+            mode_of=lambda pair: self.runtime.get_mode(pair),
+            remembered=lambda pair: self.runtime.approved_rules(pair),
             roots_of=read_roots,
         )
         self._delegate_limits = delegate_limits
-        self.skills = SkillHook(skill_roots(home, document))
-        self._memories = Memories(
-            fleet.memories if fleet is not None else home / "memory", flush=is_flushed(document)
+        self.skills = SkillHook(list_skill_roots(home, document))
+        self._memory_pool = MemoryPool(
+            fleet.memory_store if fleet is not None else home / "memory",
+            flush=is_flush_enabled(document),
         )
-        self.memory = MemoryHook(self._memories, self.clock, lambda: self.policy.owners)
+        self.memory = MemoryHook(self._memory_pool, self.clock, lambda: self.policy.owners)
         self.index = SessionIndex(
             storage,
             home / "index" / "sessions",
@@ -123,23 +124,23 @@ class Daemon:
         )
         self._sessions = SessionsHook(self.index, self._is_owner)
         self.mcp_feed = McpFeed(feed_limits or FeedLimits(), self.clock)
-        self.mcp = Mcp(
+        self.mcp = McpServerManager(
             home / "tokens",
-            env=self._env_of(document),
+            env=self._read_mcp_env(document),
             limits=mcp_limits,
             clock=self.clock,
             heard=self.mcp_feed.publish,
         )
-        self._port_files = PortFiles(home, self.mcp)
-        self._composite = self._built_in(hooks or {}) if hook is None else None
+        self._port_files = PortFileWatcher(home, self.mcp)
+        self._composite = self._build_hooks(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
-        self._moved: list[str] = []  # what of older files could not be taken over
-        self._ignored: list[str] = []  # what of the configuration nobody reads
+        self._migration_problems: list[str] = []  # what of older files could not be taken over
+        self._ignored_settings: list[str] = []  # what of the configuration nobody reads
         env = DaemonEnv(
             hook or self._composite or Hook(),
             self.feed,
             self.bus,
-            Instructions(home),
+            InstructionLoader(home),
             self.memory,
             Path.cwd(),
             self.policy,
@@ -150,26 +151,26 @@ class Daemon:
         if fleet is not None:
             fleet.join(self)
 
-    def tools_of(self, agent: Agent) -> list[ToolInScope]:
+    def list_tools(self, agent: Agent) -> list[ToolInScope]:
         """All tools there are, for an explanation of what an agent may call."""
         return self._composite.tools_in_scope(agent) if self._composite is not None else []
 
     def _is_owner(self, sender: str) -> bool:
         return self.policy.owners.is_owner(sender)
 
-    def bound_runs(self, most: int) -> None:
+    def limit_runs(self, most: int) -> None:
         """No more turns at once than that, whatever the limits say."""
         limits = self.runtime.limits
         self.runtime.limits = replace(limits, runs=min(limits.runs, most))
 
-    def _built_in(self, others: Mapping[str, Hook]) -> Composite:
+    def _build_hooks(self, others: Mapping[str, Hook]) -> CompositeHook:
         """What every agent can do, as far as its file lets it. `others` come on top."""
 
         async def set_title(agent: str, title: str, sender: str) -> None:
             await self.runtime.set_title(agent, title, sender)
 
         def file_access(call: ToolDispatch) -> FileAccess:
-            return self.policy.file_access(call.run, composite.gate.agent_of(call))
+            return self.policy.grant_file_access(call.run, composite.gate.require_agent(call))
 
         hooks: dict[str, Hook] = {
             # The socket is out of a sandboxed command's reach: it could tell the daemon anything.
@@ -183,25 +184,25 @@ class Daemon:
             "title": TitleHook(set_title),
             **others,
         }
-        composite = Composite(
+        composite = CompositeHook(
             hooks,
-            self.asks,
+            self.pending_questions,
             peers=lambda: self.runtime.agents,
-            guards=[self.skills.allows],
+            guards=[self.skills.find_refusal],
             policy=self.policy,
             rule_memory=lambda: self.runtime,
             is_watched=self.feed.is_watched,
         )
         return composite
 
-    def _env_of(self, document: Mapping[str, Any]) -> dict[str, str]:
+    def _read_mcp_env(self, document: Mapping[str, Any]) -> dict[str, str]:
         """What [env] adds to every MCP server's environment. It may hold secrets."""
         table = document.get("env")
         env = {k: v for k, v in table.items() if isinstance(v, str)} if table else {}
-        self._keep_secret(env.values())
+        self._add_secrets(env.values())
         return env
 
-    def _models_of(self, document: Mapping[str, Any]) -> OpeningProvider:
+    def _create_provider(self, document: Mapping[str, Any]) -> LazyProvider:
         """Settings that cannot be used are a problem at once, not when a model is first needed."""
 
         async def opening() -> Registry:
@@ -209,111 +210,120 @@ class Daemon:
                 registry = await open_registry(
                     document,
                     models_directory=self.home / "models",
-                    setup=by_hand("crabtalkd setup", self.home),
+                    setup=format_command("crabtalkd setup", self.home),
                 )
-            except SettingsError as error:
-                raise self._unusable(error) from None
-            self._keep_secret(registry.secrets)
+            except ProviderSettingsError as error:
+                raise self._to_settings_error(error) from None
+            self._add_secrets(registry.secrets)
             return registry
 
-        provider = OpeningProvider(opening, default_model(document))
+        provider = LazyProvider(opening, read_default_model(document))
         try:
-            settings = read_settings(document)
-        except SettingsError as error:
-            provider.problem = str(self._unusable(error))
+            settings = read_provider_settings(document)
+        except ProviderSettingsError as error:
+            provider.problem = str(self._to_settings_error(error))
             log.error("%s", provider.problem)  # noqa: TRY400 - a sentence for a person
         else:
-            self._keep_secret(entry.api_key for entry in settings)
+            self._add_secrets(entry.api_key for entry in settings)
         return provider
 
-    def _unusable(self, error: SettingsError) -> SettingsError:
+    def _to_settings_error(self, error: ProviderSettingsError) -> ProviderSettingsError:
         """With where it is to be mended, and when that is noticed."""
-        reload = by_hand("crabtalkd reload", self.home)
-        return SettingsError(f"{self.home / 'config.toml'}: {error}; mend it, then `{reload}`")
+        reload = format_command("crabtalkd reload", self.home)
+        return ProviderSettingsError(
+            f"{self.home / 'config.toml'}: {error}; mend it, then `{reload}`"
+        )
 
     async def open(self) -> None:
         """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
         try:
             if self._composite is not None:
                 plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
-                self._composite.add(plugins)
-                self._moved = await asyncio.to_thread(move_servers, self.home)
+                self._composite.add_hooks(plugins)
+                self._migration_problems = await asyncio.to_thread(move_mcp_servers, self.home)
                 self._port_files.watch()
             # As it is now: what was moved is no longer in it.
-            self._ignored = self._ignored_in(await self.storage.config())
+            self._ignored_settings = self._describe_ignored_settings(
+                await self.storage.read_config()
+            )
             await self.skills.refresh()
-            await self._open_storage()
+            await self._load_shared_state()
         except StorageError as error:
-            self._trouble = str(error)
+            self._storage_error = str(error)
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
             # What is shared may be mended elsewhere: a password, a schema, rights.
             if self.fleet is not None or isinstance(error, StorageUnavailableError):
-                self._opening_again = asyncio.ensure_future(self._open_again())
+                self._retry_task = asyncio.ensure_future(self._retry_open())
         finally:
             self._opened.set()
 
-    async def _open_storage(self) -> None:
+    async def _load_shared_state(self) -> None:
         """Reads what is shared between conversations. Raises StorageError."""
         await self._load_agents()
         await self.bus.load()
-        if not self.runtime.agents and not self._broken:
-            await self.storage.save_agent(CRAB)
-            self.register(CRAB)
+        if not self.runtime.agents and not self._broken_agents:
+            await self.storage.save_agent(DEFAULT_AGENT)
+            self.register(DEFAULT_AGENT)
         # Places in line are taken before the first turn is; the rest goes on behind it.
         await self.runtime.recover()
 
-    async def _open_again(self) -> None:
+    async def _retry_open(self) -> None:
         """Until it can be read."""
-        pause = FIRST_PAUSE
-        while self._trouble:
+        pause = FIRST_RETRY_SECONDS
+        while self._storage_error:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE)
+            pause = min(2 * pause, LAST_RETRY_SECONDS)
             try:
-                async with self._changing:
-                    await self._open_storage()
+                async with self._change_lock:
+                    await self._load_shared_state()
             except StorageError as error:
-                self._trouble = str(error)
+                self._storage_error = str(error)
             else:
-                self._trouble = ""
-                self._opening_again = None
+                self._storage_error = ""
+                self._retry_task = None
                 log.info("storage is there, with %d agents", len(self.runtime.agents))
 
-    async def opened(self) -> Runtime:
+    async def wait_until_opened(self) -> Runtime:
         """The engine, once it was tried to load its agents."""
         if not self._opened.is_set():
             await self._opened.wait()
         return self.runtime
 
-    async def ready(self) -> Runtime:
+    async def wait_until_ready(self) -> Runtime:
         """The engine, once its agents are there. Raises UnavailableError while they cannot be."""
-        await self.opened()
-        if self._opening_again is not None:
-            raise UnavailableError(self._trouble)
+        await self.wait_until_opened()
+        if self._retry_task is not None:
+            raise UnavailableError(self._storage_error)
         return self.runtime
 
-    async def find_agent(self, name: str) -> None:
+    async def load_new_agent(self, name: str) -> None:
         """Learns of an agent that was made elsewhere a moment ago, if there is one."""
         if self.fleet is not None and name and name not in self.runtime.agents:
-            agent = await self.storage.agent(name)
+            agent = await self.storage.load_agent(name)
             if agent is not None:
                 self.register(agent)
 
     async def reload_agents(self) -> None:
         """Others have changed them. Raises StorageError."""
-        async with self._changing:
+        async with self._change_lock:
             await self._load_agents()
 
     @property
     def problems(self) -> list[str]:
         """What is wrong with the set-up, a sentence each."""
-        found = [*self._broken.values(), *self._plugin_problems, *self._moved, *self.bus.problems]
-        found += [*self._ignored, *self.skills.problems, *self._memories.problems]
+        found = [
+            *self._broken_agents.values(),
+            *self._plugin_problems,
+            *self._migration_problems,
+            *self.bus.problems,
+        ]
+        found += [*self._ignored_settings, *self.skills.problems, *self._memory_pool.problems]
         found += [
             f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
-            for owner, peer in self.mcp.states()
-            if owner.agent and peer.status is Status.FAILED
+            for owner, peer in self.mcp.list_states()
+            if owner.agent and peer.status is PeerStatus.FAILED
         ]
-        return found + [text for text in (self.models.problem, self._trouble) if text]
+        return found + [text for text in (self.models.problem, self._storage_error) if text]
 
     async def reload(self) -> None:
         """Reads configuration and agents anew. Runs in flight go on as they are.
@@ -322,60 +332,60 @@ class Daemon:
         the agents cannot be read; then all but the skills is as it was. Subscriptions that cannot
         be read stay those in force, which is a problem to be shown.
         """
-        async with self._changing:
-            document = await self.storage.config()
+        async with self._change_lock:
+            document = await self.storage.read_config()
             # What only a start takes up must at least not prevent the next one. The address is
             # left out: the command line may have given another.
             parse_config(document, self.home / "config.toml", tcp="off")
-            read_settings(document)
+            read_provider_settings(document)
             await self.skills.refresh()
             await self._load_agents()
             await self.bus.load()
-            self._trouble = ""
-            self.policy.owners = Owners(named_owners(document), self.policy.owners.account)
-            self.mcp.env = self._env_of(document)
-            self.mcp.retry()
-            before, self.models = self.models, self._models_of(document)
-            self.runtime.use(self.models)
-            self.models.take_over(before)
-            self._ignored = self._ignored_in(document)
-        for sentence in self._ignored:
+            self._storage_error = ""
+            self.policy.owners = Owners(read_owners(document), self.policy.owners.account)
+            self.mcp.env = self._read_mcp_env(document)
+            self.mcp.retry_failed()
+            before, self.models = self.models, self._create_provider(document)
+            self.runtime.set_provider(self.models)
+            self.models.preload_if_used(before)
+            self._ignored_settings = self._describe_ignored_settings(document)
+        for sentence in self._ignored_settings:
             log.warning("%s", sentence)
         log.info("reloaded, with %d agents", len(self.runtime.agents))
 
-    def _ignored_in(self, document: Mapping[str, Any]) -> list[str]:
-        return ignored(unknown_words(document), self.home / "config.toml")
+    def _describe_ignored_settings(self, document: Mapping[str, Any]) -> list[str]:
+        return describe_unknown_keys(find_unknown_keys(document), self.home / "config.toml")
 
     async def _load_agents(self) -> None:
-        self._broken = await self.runtime.load_agents()
-        for sentence in self._broken.values():
+        self._broken_agents = await self.runtime.load_agents()
+        for sentence in self._broken_agents.values():
             log.error("%s", sentence)
         for agent in self.runtime.agents.values():
-            self._guard(agent)
+            self._mask_agent_secrets(agent)
 
     def register(self, agent: Agent) -> None:
         """Adds an agent as it was just written, or puts it in the other's place."""
-        self._guard(agent)
+        self._mask_agent_secrets(agent)
         self.runtime.register(agent)
-        self._broken.pop(agent.name, None)
+        self._broken_agents.pop(agent.name, None)
 
     def unregister(self, name: str) -> None:
         self.runtime.unregister(name)
-        self._broken.pop(name, None)
+        self._broken_agents.pop(name, None)
 
-    def _guard(self, agent: Agent) -> None:
+    def _mask_agent_secrets(self, agent: Agent) -> None:
         """Keeps what an agent carries in confidence out of the logs."""
         for server in agent.mcps:
-            self._keep_secret([server.auth, *server.env.values()])
+            self._add_secrets([server.auth, *server.env.values()])
 
-    def changing(self) -> asyncio.Lock:
+    def change_lock(self) -> asyncio.Lock:
         """Held while agents or configuration are read, changed and written."""
-        return self._changing
+        return self._change_lock
 
     async def close(self) -> None:
         """Stops what runs, and keeps all of it."""
-        if self._opening_again is not None:
-            self._opening_again.cancel()
+        if self._retry_task is not None:
+            self._retry_task.cancel()
         await self.bus.close()
         await self.runtime.close()
         if self.fleet is not None:
@@ -383,11 +393,11 @@ class Daemon:
         await self._port_files.close()
         await self.mcp.close()
         await self.index.close()
-        await self._memories.close()
+        await self._memory_pool.close()
         await self.storage.close()
 
 
-def default_model(document: Mapping[str, Any]) -> str:
+def read_default_model(document: Mapping[str, Any]) -> str:
     """The one that is written down, if any."""
     for section in ("daemon", "llm"):
         table = document.get(section)
@@ -396,20 +406,20 @@ def default_model(document: Mapping[str, Any]) -> str:
     return ""
 
 
-def named_owners(document: Mapping[str, Any]) -> list[str]:
+def read_owners(document: Mapping[str, Any]) -> list[str]:
     """[daemon] owners: further senders that are the owner."""
     table = document.get("daemon")
     owners = table.get("owners", []) if isinstance(table, Mapping) else []
     return [sender for sender in owners if isinstance(sender, str) and sender]
 
 
-def is_flushed(document: Mapping[str, Any]) -> bool:
+def is_flush_enabled(document: Mapping[str, Any]) -> bool:
     """Whether what is kept survives a power cut."""
     table = document.get("storage")
     return not isinstance(table, Mapping) or table.get("durability", "fsync") == "fsync"
 
 
-def skill_roots(home: Path, document: Mapping[str, Any]) -> list[tuple[str, Path]]:
+def list_skill_roots(home: Path, document: Mapping[str, Any]) -> list[tuple[str, Path]]:
     """Where skills are looked for, the first to have one wins. Those of other programs, only when
     `external` in [skills] says so."""
     roots = [("local", home / "skills"), ("agents", Path.home() / ".agents" / "skills")]

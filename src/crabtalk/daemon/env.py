@@ -10,9 +10,9 @@ from crabtalk.policy import Mode, Policy
 from crabtalk.runtime import Done, Env, Event, Hook, Run
 from crabtalk.storage import Agent, Archive, Pair
 
-from .bus import Bus
+from .bus import EventBus
 from .feed import Feed
-from .instructions import Instructions
+from .instructions import InstructionLoader
 
 
 class DaemonEnv(Env):
@@ -20,8 +20,8 @@ class DaemonEnv(Env):
         self,
         hook: Hook,
         feed: Feed,
-        bus: Bus,
-        instructions: Instructions,
+        bus: EventBus,
+        instructions: InstructionLoader,
         memory: MemoryHook,
         cwd: Path,
         policy: Policy,
@@ -37,17 +37,17 @@ class DaemonEnv(Env):
         self.hook.on_event(run, event)
         self._feed.publish(run, event)
         if type(event) is Done:
-            self._bus.heard(run, event)
+            self._bus.on_run_done(run, event)
 
-    def mode(self, run: Run, agent: Agent) -> str:
-        mode = self._policy.mode(run, agent)
-        return "" if mode is Mode.AUTO else mode.word
+    def permission_mode(self, run: Run, agent: Agent) -> str:
+        mode = self._policy.find_mode(run, agent)
+        return "" if mode is Mode.AUTO else mode.label
 
     def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
-        return self._policy.working_directory(agent, origin, cwd)
+        return self._policy.find_working_directory(agent, origin, cwd)
 
-    async def instructions(self, cwd: Path) -> str:
-        return await self._instructions.find(cwd)
+    async def read_instructions(self, cwd: Path) -> str:
+        return await self._instructions.load(cwd)
 
-    async def archive(self, pair: Pair, archive: Archive) -> None:
+    async def store_archive(self, pair: Pair, archive: Archive) -> None:
         await self._memory.archive(pair, archive)

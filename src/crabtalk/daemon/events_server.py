@@ -6,13 +6,13 @@ from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
 from crabtalk.storage import Subscription
 
 from .daemon import Daemon
-from .refusals import answered, no_agent
+from .refusals import translate_errors, unknown_agent_error
 
-LONGEST_SOURCE = 512
-LARGEST_PAYLOAD = 1024 * 1024
+MAX_SOURCE_CHARS = 512
+MAX_PAYLOAD_CHARS = 1024 * 1024
 
 
-class EventsServer(Server):
+class EventHandlers(Server):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
@@ -23,52 +23,52 @@ class EventsServer(Server):
             request.agent,
             request.sender,
             all_kinds=request.all_kinds,
-            waiting=self._daemon.asks.waiting(),
+            waiting=self._daemon.pending_questions.list_unanswered(),
         )
 
     # ── Events between agents ───────────────────────────────────────────────────────────────
 
     async def subscribe_event(self, request: wire.SubscribeEventMsg) -> wire.SubscriptionInfo:
-        source = checked_source(request.source)
-        runtime = await self._daemon.ready()
+        source = check_source(request.source)
+        runtime = await self._daemon.wait_until_ready()
         if request.target_agent not in runtime.agents:
-            raise no_agent(request.target_agent)
-        with answered():
+            raise unknown_agent_error(request.target_agent)
+        with translate_errors():
             new = await self._daemon.bus.subscribe(
                 source, request.target_agent, once=request.once, created_by=request.sender
             )
-        return subscription_info(new)
+        return to_subscription_info(new)
 
     async def unsubscribe_event(self, request: wire.UnsubscribeEventMsg) -> None:
-        await self._daemon.ready()
-        with answered():
+        await self._daemon.wait_until_ready()
+        with translate_errors():
             removed = await self._daemon.bus.unsubscribe(request.id)
         if not removed:
             raise NotFoundError(f"no subscription has the id {request.id}")
 
     async def list_subscriptions(self, request: wire.ListSubscriptionsMsg) -> wire.SubscriptionList:
-        await self._daemon.ready()
+        await self._daemon.wait_until_ready()
         found = self._daemon.bus.subscriptions
-        return wire.SubscriptionList(subscriptions=[subscription_info(one) for one in found])
+        return wire.SubscriptionList(subscriptions=[to_subscription_info(one) for one in found])
 
     async def publish_event(self, request: wire.PublishEventMsg) -> None:
-        await self._daemon.ready()
-        source = checked_source(request.source)
-        if len(request.payload) > LARGEST_PAYLOAD:
-            raise BadRequestError(f"a payload may have {LARGEST_PAYLOAD} characters; send less")
-        with answered():
+        await self._daemon.wait_until_ready()
+        source = check_source(request.source)
+        if len(request.payload) > MAX_PAYLOAD_CHARS:
+            raise BadRequestError(f"a payload may have {MAX_PAYLOAD_CHARS} characters; send less")
+        with translate_errors():
             await self._daemon.bus.publish(source, request.payload)
 
 
-def checked_source(source: str) -> str:
+def check_source(source: str) -> str:
     if not source.strip():
         raise BadRequestError("the source is empty; name one, such as agent:crab:done")
-    if len(source) > LONGEST_SOURCE:
-        raise BadRequestError(f"source is longer than {LONGEST_SOURCE} characters; shorten it")
+    if len(source) > MAX_SOURCE_CHARS:
+        raise BadRequestError(f"source is longer than {MAX_SOURCE_CHARS} characters; shorten it")
     return source
 
 
-def subscription_info(one: Subscription) -> wire.SubscriptionInfo:
+def to_subscription_info(one: Subscription) -> wire.SubscriptionInfo:
     return wire.SubscriptionInfo(
         id=one.id,
         source=one.source,

@@ -20,8 +20,6 @@ from crabtalk.runtime import (
     ContextUsage,
     Done,
     Event,
-    Heard,
-    Refused,
     Run,
     TextDelta,
     TextEnd,
@@ -30,25 +28,27 @@ from crabtalk.runtime import (
     ThinkingEnd,
     ThinkingStart,
     ToolProgress,
+    ToolRefused,
     ToolResult,
     ToolsComplete,
     ToolStart,
+    UserMessageReceived,
     UserSteered,
-    require_whole,
+    require_positive_integers,
 )
 from crabtalk.storage import Pair
 
-from .stream_events import REASONS, ask_event, call_infos, token_usage
+from .stream_events import WIRE_STOP_REASONS, to_ask_event, to_call_infos, to_token_usage
 
 if TYPE_CHECKING:
-    from .relay import Relay
+    from .relay import FeedRelay
 
 # Kinds from here on go to those only who asked for all of them.
-FIRST_OPTIONAL = 101
+FIRST_OPTIONAL_KIND = 101
 # What is shown of a tool's output, in bytes: to anybody, and to those who asked for all kinds.
-OUTPUT = 2048
-WHOLE_OUTPUT = 16 * 1024
-TRUNCATED = "…[truncated]"
+SHORT_OUTPUT_BYTES = 2048
+LONG_OUTPUT_BYTES = 16 * 1024
+TRUNCATION_MARK = "…[truncated]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class FeedLimits:
     feed_events: int = 1024
 
     def __post_init__(self) -> None:
-        require_whole(self)
+        require_positive_integers(self)
 
 
-class Subscriber:
+class FeedSubscriber:
     """One reader's queue."""
 
     __slots__ = ("_agent", "_bound", "_missed", "_queue", "_waiting", "all_kinds", "sender")
@@ -76,7 +76,7 @@ class Subscriber:
         self._missed = 0
         self._waiting: asyncio.Future[None] | None = None
 
-    def wants(self, run: Run) -> bool:
+    def matches_run(self, run: Run) -> bool:
         return self._matches(*run.pair, is_guest=run.is_guest)
 
     def _matches(self, agent: str, sender: str, *, is_guest: bool) -> bool:
@@ -84,19 +84,19 @@ class Subscriber:
             return False
         return self._agent in ("", agent) and self.sender in ("", sender)
 
-    def hear(self, message: wire.AgentEventMsg) -> None:
+    def offer_remote(self, message: wire.AgentEventMsg) -> None:
         """Of a run in another daemon, if it is wanted."""
         if not self._matches(message.agent, message.sender, is_guest=bool(message.guest)):
             return
-        if not self.all_kinds and len(message.tool_output) > OUTPUT:
+        if not self.all_kinds and len(message.tool_output) > SHORT_OUTPUT_BYTES:
             short = wire.AgentEventMsg()
             short.CopyFrom(message)
-            short.tool_output = shortened(message.tool_output, OUTPUT)
+            short.tool_output = truncate_output(message.tool_output, SHORT_OUTPUT_BYTES)
             message = short
         self.offer(message)
 
     def offer(self, message: wire.AgentEventMsg) -> None:
-        if message.kind >= FIRST_OPTIONAL and not self.all_kinds:
+        if message.kind >= FIRST_OPTIONAL_KIND and not self.all_kinds:
             return
         if len(self._queue) >= self._bound:
             self._missed += 1
@@ -121,27 +121,27 @@ class Feed:
     def __init__(self, limits: FeedLimits, clock: Clock) -> None:
         self._limits = limits
         self.clock = clock
-        self._subscribers: set[Subscriber] = set()
-        self.relay: Relay | None = None  # to other daemons
+        self._subscribers: set[FeedSubscriber] = set()
+        self.relay: FeedRelay | None = None  # to other daemons
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     def publish(self, run: Run, event: Event) -> None:
         """Costs next to nothing while nobody listens."""
-        far = self.relay.wanted(run.pair) if self.relay is not None else ()
+        far = self.relay.find_interested(run.pair) if self.relay is not None else ()
         if self.relay is not None and far:
-            if (message := agent_event(run, event, self.clock)) is None:
+            if (message := to_agent_event(run, event, self.clock)) is None:
                 return
             self.relay.send(far, message)
         if not self._subscribers:
             return
         messages: dict[bool, wire.AgentEventMsg] = {}
         for subscriber in self._subscribers:
-            if subscriber.wants(run):
+            if subscriber.matches_run(run):
                 message = messages.get(subscriber.all_kinds)
                 if message is None:
-                    message = agent_event(run, event, self.clock, whole=subscriber.all_kinds)
+                    message = to_agent_event(run, event, self.clock, whole=subscriber.all_kinds)
                     if message is None:
                         return
                     messages[subscriber.all_kinds] = message
@@ -152,13 +152,13 @@ class Feed:
         could answer what it asks. With `by_owner`, a program of the owner's: one that follows a
         single sender is a gateway, which serves that sender."""
         if any(
-            one.all_kinds and one.wants(run) and not (by_owner and one.sender)
+            one.all_kinds and one.matches_run(run) and not (by_owner and one.sender)
             for one in self._subscribers
         ):
             return True
-        return self.relay is not None and bool(self.relay.wanted(run.pair))
+        return self.relay is not None and bool(self.relay.find_interested(run.pair))
 
-    def tell_mode(self, pair: Pair, mode: str) -> None:
+    def publish_mode_change(self, pair: Pair, mode: str) -> None:
         """The permission mode of a conversation was changed."""
         message = wire.AgentEventMsg(
             agent=pair.agent,
@@ -167,14 +167,14 @@ class Feed:
             content=mode,
             timestamp=self.clock.now(),
         )
-        if self.relay is not None and (far := self.relay.wanted(pair)):
+        if self.relay is not None and (far := self.relay.find_interested(pair)):
             self.relay.send(far, message)
-        self.hear(message)
+        self.publish_remote(message)
 
-    def hear(self, message: wire.AgentEventMsg) -> None:
+    def publish_remote(self, message: wire.AgentEventMsg) -> None:
         """Of a run in another daemon."""
         for subscriber in self._subscribers:
-            subscriber.hear(message)
+            subscriber.offer_remote(message)
 
     async def subscribe(
         self,
@@ -188,26 +188,26 @@ class Feed:
         have asked: whoever was asked may be gone."""
         if len(self._subscribers) >= self._limits.feeds:
             raise UnavailableError(f"{len(self._subscribers)} feeds are open already; close one")
-        subscriber = Subscriber(agent, sender, self._limits.feed_events, all_kinds=all_kinds)
+        subscriber = FeedSubscriber(agent, sender, self._limits.feed_events, all_kinds=all_kinds)
         self._subscribers.add(subscriber)
         for run, ask in waiting:
-            message = agent_event(run, ask, self.clock) if subscriber.wants(run) else None
+            message = to_agent_event(run, ask, self.clock) if subscriber.matches_run(run) else None
             if message is not None:
                 subscriber.offer(message)
         if self.relay is not None:
-            self.relay.listen(agent, sender)
+            self.relay.add_interest(agent, sender)
             if all_kinds:
-                self.relay.ask_all(subscriber)
+                self.relay.request_questions(subscriber)
         try:
             while True:
                 yield await subscriber.next()
         finally:
             self._subscribers.discard(subscriber)
             if self.relay is not None:
-                self.relay.ignore(agent, sender)
+                self.relay.remove_interest(agent, sender)
 
 
-def agent_event(
+def to_agent_event(
     run: Run, event: Event, clock: Clock, *, whole: bool = True
 ) -> wire.AgentEventMsg | None:
     """None for what a feed does not show. Not `whole`, outputs are cut short."""
@@ -229,22 +229,22 @@ def agent_event(
             message.kind = wire.THINKING_END
         case ToolStart(calls=calls, early=False):
             message.kind = wire.TOOL_START
-            message.content = ", ".join(label(call) for call in calls)
-            message.tool_calls.extend(call_infos(calls))
+            message.content = ", ".join(describe_call(call) for call in calls)
+            message.tool_calls.extend(to_call_infos(calls))
         case ToolResult():
             message.kind = wire.TOOL_RESULT
             message.content = f"{event.duration_ms}ms"
             message.call_id = event.call_id
-            limit = WHOLE_OUTPUT if whole else OUTPUT
-            message.tool_output = shortened(event.output, limit)
+            limit = LONG_OUTPUT_BYTES if whole else SHORT_OUTPUT_BYTES
+            message.tool_output = truncate_output(event.output, limit)
             message.tool_is_error = event.is_error
         case ToolsComplete():
             message.kind = wire.TOOLS_COMPLETE
         case AskUser():
             message.kind = wire.ASK_USER
             message.content = ", ".join(question.header for question in event.questions)
-            message.ask.CopyFrom(ask_event(event))
-        case Refused():
+            message.ask.CopyFrom(to_ask_event(event))
+        case ToolRefused():
             message.kind, message.content = wire.REFUSED, event.reason
             message.call_id = event.call_id
             message.tool_calls.append(wire.ToolCallInfo(name=event.tool, id=event.call_id or None))
@@ -255,7 +255,7 @@ def agent_event(
                 message.progress = event.progress
             if event.total is not None:
                 message.total = event.total
-        case Heard(text=text):
+        case UserMessageReceived(text=text):
             message.kind, message.content = wire.TURN_START, text
         case UserSteered(text=text):
             message.kind, message.content = wire.USER_STEERED, text
@@ -265,8 +265,8 @@ def agent_event(
         case Compacted(archive=archive):
             message.kind, message.content = wire.COMPACTED, archive.title
         case Done():
-            message.kind, message.content = wire.DONE, outcome(event)
-            message.stop_reason = REASONS[event.reason]
+            message.kind, message.content = wire.DONE, describe_usage(event)
+            message.stop_reason = WIRE_STOP_REASONS[event.reason]
             message.model = event.model
             if event.error:
                 message.error = event.error
@@ -283,11 +283,11 @@ def agent_event(
 
 
 def add_usage(message: wire.AgentEventMsg, usage: Usage | None) -> None:
-    if (counted := token_usage(usage)) is not None:
+    if (counted := to_token_usage(usage)) is not None:
         message.usage.CopyFrom(counted)
 
 
-def label(call: ToolCall) -> str:
+def describe_call(call: ToolCall) -> str:
     """A call in a few words: its name, and for a shell what it is to do."""
     if call.name != "bash":
         return call.name
@@ -299,24 +299,24 @@ def label(call: ToolCall) -> str:
         return call.name
 
 
-def shortened(output: str, limit: int) -> str:
+def truncate_output(output: str, limit: int) -> str:
     data = output.encode(errors="replace")
     if len(data) <= limit:
         return data.decode()
-    return data[: limit - len(TRUNCATED.encode())].decode(errors="ignore") + TRUNCATED
+    return data[: limit - len(TRUNCATION_MARK.encode())].decode(errors="ignore") + TRUNCATION_MARK
 
 
-def outcome(done: Done) -> str:
+def describe_usage(done: Done) -> str:
     if not done.steps:
         return ""
     usage = done.usage
     read, written = (usage.prompt, usage.completion) if usage is not None else (0, 0)
     cached = usage.cache_hit if usage is not None else None
-    hit = f" ({short(cached)} cached)" if cached else ""
-    return f"{done.model} {short(read)} in{hit} / {short(written)} out"
+    hit = f" ({format_count(cached)} cached)" if cached else ""
+    return f"{done.model} {format_count(read)} in{hit} / {format_count(written)} out"
 
 
-def short(count: int) -> str:
+def format_count(count: int) -> str:
     if count >= 1_000_000:
         return f"{count / 1_000_000:.1f}M"
     return f"{count / 1000:.1f}k" if count >= 1000 else str(count)

@@ -18,18 +18,18 @@ from crabtalk.runtime import (
     Run,
     Runtime,
     UnknownAgentError,
-    require_whole,
+    require_positive_integers,
 )
 from crabtalk.storage import Pair
 
-from .losses import Losses
+from .losses import DroppedEvents
 
 log = logging.getLogger(__name__)
 
 # Runs begun in one go, before others have their turn.
-BATCH = 16
+BATCH_SIZE = 16
 # Seconds until an engine that was too busy is asked again, and after which it no longer is.
-RETRY = 0.25
+RETRY_SECONDS = 0.25
 PATIENCE = 60.0
 
 
@@ -46,10 +46,10 @@ class EventLimits:
     event_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        require_whole(self)
+        require_positive_integers(self)
 
 
-class Published(msgspec.Struct):
+class PublishedEvent(msgspec.Struct):
     """An event. `depth` counts the events that led to it, and itself."""
 
     source: str
@@ -64,17 +64,19 @@ class Published(msgspec.Struct):
         return self.payload if self.payload.strip() else self.source
 
 
-class Firings:
-    def __init__(self, runtime: Callable[[], Runtime], limits: EventLimits, losses: Losses) -> None:
+class EventRunQueue:
+    def __init__(
+        self, runtime: Callable[[], Runtime], limits: EventLimits, losses: DroppedEvents
+    ) -> None:
         self._runtime = runtime
         self._limits = limits
-        self._losses = losses
+        self._dropped_events = losses
         # Of each that waits or runs: events, and in whose name each runs.
-        self._lines: dict[Pair, deque[tuple[Published, str]]] = {}
+        self._queues: dict[Pair, deque[tuple[PublishedEvent, str]]] = {}
         self._ready: deque[Pair] = deque()  # those of them that could begin
         self._running: dict[Pair, asyncio.Task[object]] = {}
-        self._held = 0
-        self._next: asyncio.Handle | None = None
+        self._queued_bytes = 0
+        self._timer: asyncio.Handle | None = None
         self._busy_since: float | None = None
         self.waiting = 0
 
@@ -82,49 +84,49 @@ class Firings:
     def running(self) -> int:
         return len(self._running)
 
-    def require_room(self, event: Published, count: int) -> None:
+    def require_room(self, event: PublishedEvent, count: int) -> None:
         """Raises BusyError when so many firings of an event are too many."""
         if (
             self.waiting + count > self._limits.events_waiting
-            or self._held + len(event.payload) > self._limits.event_bytes
+            or self._queued_bytes + len(event.payload) > self._limits.event_bytes
         ):
             raise BusyError(
                 f"{self.waiting} runs that events set off are waiting already; publish it later"
             )
 
-    def add(self, event: Published, targets: Iterable[tuple[str, str]]) -> None:
+    def add(self, event: PublishedEvent, targets: Iterable[tuple[str, str]]) -> None:
         """Begins them soon, never at once: whoever publishes does not wait, and hears no error.
 
         `targets` are agents, each with the sender in whose name it runs.
         """
         for target, origin in targets:
             pair = Pair(target, f"event:{event.source}")
-            if pair not in self._lines:
-                self._lines[pair] = deque()
+            if pair not in self._queues:
+                self._queues[pair] = deque()
                 self._ready.append(pair)
-            self._lines[pair].append((event, origin))
-            self._held += 0 if event.waiting else len(event.payload)
+            self._queues[pair].append((event, origin))
+            self._queued_bytes += 0 if event.waiting else len(event.payload)
             event.waiting += 1
             self.waiting += 1
-        self._go_on()
+        self._schedule()
 
-    def _go_on(self, delay: float = 0) -> None:
-        if self._next is None and self._ready:
-            self._next = asyncio.get_running_loop().call_later(delay, self._begin_some)
+    def _schedule(self, delay: float = 0) -> None:
+        if self._timer is None and self._ready:
+            self._timer = asyncio.get_running_loop().call_later(delay, self._start_batch)
 
-    def _begin_some(self) -> None:
-        self._next = None
-        for _ in range(BATCH):
+    def _start_batch(self) -> None:
+        self._timer = None
+        for _ in range(BATCH_SIZE):
             if not self._ready or self.running >= self._limits.event_runs:
                 return  # the end of a run goes on from here
             pair = self._ready.popleft()
-            if not self._begin(pair, *self._lines[pair][0]):
+            if not self._start(pair, *self._queues[pair][0]):
                 self._ready.appendleft(pair)
-                self._go_on(RETRY)
+                self._schedule(RETRY_SECONDS)
                 return
-        self._go_on()
+        self._schedule()
 
-    def _begin(self, pair: Pair, event: Published, origin: str) -> bool:
+    def _start(self, pair: Pair, event: PublishedEvent, origin: str) -> bool:
         """False when the engine is too busy."""
         run: Run | None = None
         try:
@@ -139,57 +141,57 @@ class Firings:
                 chain=event.depth,
             )
         except BusyError as error:
-            if self._may_wait(error):
+            if self._may_retry(error):
                 return False
-            self._losses.lose(event.source, f"{pair.agent} was not told: {error}")
+            self._dropped_events.count_lost(event.source, f"{pair.agent} was not told: {error}")
         except UnknownAgentError as error:
             log.warning("the event %.80r finds nobody: %s", event.source, error)
         except Exception:
             log.exception("the event %.80r could not be told to %.80r", event.source, pair.agent)
-            self._losses.lost += 1
+            self._dropped_events.lost += 1
         self._busy_since = None
-        self._take(pair)
+        self._remove_first(pair)
         if run is None:
-            self._over(pair)
+            self._on_run_over(pair)
         else:
             task: asyncio.Task[object] = asyncio.ensure_future(run.wait())
             self._running[pair] = task
-            task.add_done_callback(lambda _: self._over(pair))
+            task.add_done_callback(lambda _: self._on_run_over(pair))
         return True
 
-    def _may_wait(self, error: BusyError) -> bool:
+    def _may_retry(self, error: BusyError) -> bool:
         now = asyncio.get_running_loop().time()
         if self._busy_since is None:
             self._busy_since = now
             log.warning("runs that events set off have to wait: %s", error)
         return now - self._busy_since < PATIENCE
 
-    def _take(self, pair: Pair) -> None:
-        event, _ = self._lines[pair].popleft()
+    def _remove_first(self, pair: Pair) -> None:
+        event, _ = self._queues[pair].popleft()
         event.waiting -= 1
         self.waiting -= 1
-        self._held -= 0 if event.waiting else len(event.payload)
+        self._queued_bytes -= 0 if event.waiting else len(event.payload)
 
-    def _over(self, pair: Pair) -> None:
+    def _on_run_over(self, pair: Pair) -> None:
         """Its next one has a turn after those of all others."""
         self._running.pop(pair, None)
-        line = self._lines.get(pair)
+        line = self._queues.get(pair)
         if line:
             self._ready.append(pair)
         elif line is not None:
-            del self._lines[pair]
-        self._go_on()
+            del self._queues[pair]
+        self._schedule()
 
     async def close(self) -> None:
         """Begins no more. What runs is the engine's."""
         if self.waiting:
             log.warning("%d runs that events set off did not begin, and will not", self.waiting)
-        self._lines.clear()
+        self._queues.clear()
         self._ready.clear()
-        self.waiting = self._held = 0
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        self.waiting = self._queued_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()

@@ -23,12 +23,12 @@ from crabtalk.runtime import (
     Run,
     Started,
     dropped_events,
-    find_end,
-    key_conflict,
+    find_run_end,
+    key_conflict_error,
 )
 from crabtalk.storage import Pair, StorageError
 
-from .stream_events import stream_event
+from .stream_events import to_stream_event
 
 if TYPE_CHECKING:
     from crabtalk.storage.postgres import PostgresStorage
@@ -39,30 +39,30 @@ log = logging.getLogger(__name__)
 
 FOLLOW = "follow"
 # Seconds until an answer is overdue.
-ANSWER_SECONDS = 4.0
+REPLY_TIMEOUT_SECONDS = 4.0
 # Of one answer; a larger event comes alone.
-ANSWER_BYTES = 256 * 1024
+MAX_REPLY_BYTES = 256 * 1024
 # Seconds that the other daemon waits for an event before it answers that there is none.
 WAIT_SECONDS = 2.0
 # Seconds until a daemon that may have a run is not waited for any more.
-LOOKUP_SECONDS = 2.0
+LOOKUP_TIMEOUT_SECONDS = 2.0
 # Seconds between two questions: so many for one reader, and more when there are many readers, so
 # that all of them together ask at most fifty times in a second.
-PACE = 0.1
-PACE_PER_READER = 0.02
+POLL_SECONDS = 0.1
+POLL_SECONDS_PER_READER = 0.02
 # Readers of other daemons' runs at a time. One more waits for its own turn in line instead.
-MOST_READERS = 256
+MAX_READERS = 256
 # Seconds after which a reader that asks no more is taken to be gone.
-READER_SECONDS = 10.0
+READER_TIMEOUT_SECONDS = 10.0
 # Seconds that a turn with a key waits in line before it looks once more who else has the key.
-PATIENCE = 0.2
+SECOND_LOOKUP_SECONDS = 0.2
 
 
 class RunLostError(Exception):
     """The other daemon is gone, or has the run no more: the log has what there is of it."""
 
 
-class Question(msgspec.Struct, frozen=True, array_like=True):
+class FollowRequest(msgspec.Struct, frozen=True, array_like=True):
     """Which run, and where to go on. Without id and key: whatever runs in the conversation."""
 
     agent: str
@@ -76,7 +76,7 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
     reader: str = ""  # who asks: each reader counts as a follower
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class FollowReply(msgspec.Struct, frozen=True, array_like=True):
     run: str = ""  # empty: this daemon has no such run
     speaker: str = ""
     mode: str = ""
@@ -88,11 +88,11 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     is_conflict: bool = False  # the key is that of another message
 
 
-_question = msgspec.msgpack.Decoder(Question)
-_answer = msgspec.msgpack.Decoder(Answer)
+_request_decoder = msgspec.msgpack.Decoder(FollowRequest)
+_reply_decoder = msgspec.msgpack.Decoder(FollowReply)
 
 
-class FleetFollowing:
+class RemoteRuns:
     """One per daemon: follows runs of others, and answers others about its own."""
 
     def __init__(self, storage: "PostgresStorage", daemon: "Daemon") -> None:
@@ -100,7 +100,7 @@ class FleetFollowing:
         self._daemon = daemon
         self._shared: dict[tuple[str, str], SharedRun] = {}  # by run id and reader
         self.readers = 0
-        storage.mail.answer(FOLLOW, self._give_events)
+        storage.mailbox.on_request(FOLLOW, self._serve_events)
 
     # ── Following ───────────────────────────────────────────────────────────────────────────
 
@@ -123,9 +123,9 @@ class FleetFollowing:
         Raises KeyConflictError when the key is that of another message, and StorageError.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
-        if self.readers >= MOST_READERS:
+        if self.readers >= MAX_READERS:
             return None
-        question = Question(
+        question = FollowRequest(
             *pair,
             run,
             key,
@@ -138,17 +138,17 @@ class FleetFollowing:
             if than and not holder.is_in_flight and holder.run > than:
                 continue
             try:
-                answer = await self.ask(holder.daemon, question, LOOKUP_SECONDS)
+                answer = await self.request_events(holder.daemon, question, LOOKUP_TIMEOUT_SECONDS)
             except (RunLostError, StorageError) as error:
                 log.info("a run of another daemon cannot be followed: %s", error)
                 continue
             if answer.is_conflict:
-                raise key_conflict(key)
+                raise key_conflict_error(key)
             if answer.run:
                 return RemoteRun(self, pair, holder.daemon, question, answer)
         return None
 
-    async def find_attached(self, request: wire.AttachMsg) -> "RemoteRun | None":
+    async def find_to_attach(self, request: wire.AttachMsg) -> "RemoteRun | None":
         """The run that a client wants to attach to. Raises StorageError."""
         run, key = request.run_id, request.key
         found = await self.find(
@@ -158,22 +158,22 @@ class FleetFollowing:
             return found
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
         records = await self._storage.find_run(pair, run=run, key=key)
-        if not records or find_end(records) is not None:
+        if not records or find_run_end(records) is not None:
             return None
         # It may have begun since.
         return await self.find(*pair, run=run, key=key, after=request.after)
 
-    async def ask(
-        self, daemon: UUID, question: Question, seconds: float = ANSWER_SECONDS
-    ) -> Answer:
+    async def request_events(
+        self, daemon: UUID, question: FollowRequest, seconds: float = REPLY_TIMEOUT_SECONDS
+    ) -> FollowReply:
         """Raises RunLostError for an answer that is none, and StorageError."""
-        from crabtalk.storage.postgres import RefusedError
+        from crabtalk.storage.postgres import PeerRefusedError
 
         try:
             body = msgspec.msgpack.encode(question)
-            data = await self._storage.mail.ask(daemon, FOLLOW, body, seconds=seconds)
-            return _answer.decode(data)
-        except (RefusedError, msgspec.MsgspecError) as error:
+            data = await self._storage.mailbox.request(daemon, FOLLOW, body, seconds=seconds)
+            return _reply_decoder.decode(data)
+        except (PeerRefusedError, msgspec.MsgspecError) as error:
             raise RunLostError(str(error)) from None
 
     async def is_held(self, pair: Pair, daemon: UUID, run: str) -> bool:
@@ -181,19 +181,19 @@ class FleetFollowing:
         holders = await self._storage.find_holders(pair, run=run)
         return any(holder.daemon == daemon and holder.run == run for holder in holders)
 
-    async def read_dropped(self, pair: Pair, answer: Answer) -> list[wire.StreamEvent]:
+    async def read_dropped(self, pair: Pair, answer: FollowReply) -> list[wire.StreamEvent]:
         """The events of a run that its daemon has in the log only. Raises StorageError."""
         records = await self._storage.find_run(pair, run=answer.run)
         started = Started(answer.speaker, answer.run, answer.mode)
         events = dropped_events(started, records, answer.dropped_messages)
-        return [message for event in events if (message := stream_event(event)) is not None]
+        return [message for event in events if (message := to_stream_event(event)) is not None]
 
     async def follow_waiting(
         self, run: Run, follow: Callable[[Run], AsyncGenerator[wire.StreamEvent, None]]
     ) -> AsyncGenerator[wire.StreamEvent, None]:
         """The events of a run of ours with a key. When it waits in line though another daemon has
         begun with the same key, those of that run; ours stays in line in case that daemon dies."""
-        looking = asyncio.ensure_future(self._look_again(run))
+        looking = asyncio.ensure_future(self._find_again(run))
         try:
             async with aclosing(follow(run)) as own:
                 while True:
@@ -214,7 +214,7 @@ class FleetFollowing:
                     yield message
             remote = looking.result()
             if remote is not None:
-                with run.followed():
+                with run.count_follower():
                     async with aclosing(remote.events()) as messages:
                         async for message in messages:
                             yield message
@@ -226,9 +226,9 @@ class FleetFollowing:
         finally:
             looking.cancel()
 
-    async def _look_again(self, run: Run) -> "RemoteRun | None":
+    async def _find_again(self, run: Run) -> "RemoteRun | None":
         """Two daemons may have been asked at the same moment, and neither found the other."""
-        await asyncio.sleep(PATIENCE)
+        await asyncio.sleep(SECOND_LOOKUP_SECONDS)
         if run.done is not None or self._daemon.runtime.find_run(*run.pair) is run:
             return None
         content_hash = run.labels[0].content_hash
@@ -240,26 +240,26 @@ class FleetFollowing:
 
     # ── Being followed ──────────────────────────────────────────────────────────────────────
 
-    async def _give_events(self, body: bytes) -> bytes:
-        return msgspec.msgpack.encode(await self._answer(_question.decode(body)))
+    async def _serve_events(self, body: bytes) -> bytes:
+        return msgspec.msgpack.encode(await self._reply_to(_request_decoder.decode(body)))
 
-    async def _answer(self, question: Question) -> Answer:
-        run = self._find_own(question)
-        if run is None or run.transcript.is_stored:
-            return Answer()
+    async def _reply_to(self, question: FollowRequest) -> FollowReply:
+        run = self._find_local_run(question)
+        if run is None or run.replay_buffer.is_stored:
+            return FollowReply()
         label = next((one for one in run.labels.values() if one.key == question.key), None)
         if question.content_hash and label is not None:
             if label.content_hash != question.content_hash:
-                return Answer(run.id, is_conflict=True)
-            run.detached = run.detached or question.is_detached
+                return FollowReply(run.id, is_conflict=True)
+            run.is_detached = run.is_detached or question.is_detached
         self._share(run, question.reader)
-        transcript = run.transcript
+        transcript = run.replay_buffer
         with suppress(TimeoutError):
             async with asyncio.timeout(min(question.seconds, WAIT_SECONDS)):
-                await transcript.grown(max(question.after, transcript.dropped))
-        return events_after(run, question.after)
+                await transcript.wait_for_events(max(question.after, transcript.last_dropped))
+        return build_reply(run, question.after)
 
-    def _find_own(self, question: Question) -> Run | None:
+    def _find_local_run(self, question: FollowRequest) -> Run | None:
         shared = self._shared.get((question.run, question.reader))
         if shared is not None:
             return shared.run
@@ -271,7 +271,7 @@ class FleetFollowing:
         name = run.id, reader
         if name not in self._shared:
             self._shared[name] = SharedRun(run, lambda: self._unshare(name))
-        self._shared[name].keep()
+        self._shared[name].renew()
 
     def _unshare(self, name: tuple[str, str]) -> None:
         from .server import RETURN_SECONDS, kill_unless_followed
@@ -292,19 +292,19 @@ class SharedRun:
 
     def __init__(self, run: Run, leave: Callable[[], None]) -> None:
         self.run = run
-        self._leave = leave
+        self._on_expired = leave
         run.followers += 1
         run.follow_count += 1
-        self.timer = asyncio.get_running_loop().call_later(READER_SECONDS, self._expire)
+        self.timer = asyncio.get_running_loop().call_later(READER_TIMEOUT_SECONDS, self._expire)
 
-    def keep(self) -> None:
+    def renew(self) -> None:
         """Its reader is there."""
         self.timer.cancel()
-        self.timer = asyncio.get_running_loop().call_later(READER_SECONDS, self._expire)
+        self.timer = asyncio.get_running_loop().call_later(READER_TIMEOUT_SECONDS, self._expire)
 
     def _expire(self) -> None:
         self.run.followers -= 1
-        self._leave()
+        self._on_expired()
 
 
 class RemoteRun:
@@ -312,19 +312,19 @@ class RemoteRun:
 
     def __init__(
         self,
-        following: FleetFollowing,
+        following: RemoteRuns,
         pair: Pair,
         daemon: UUID,
-        question: Question,
-        first: Answer,
+        question: FollowRequest,
+        first: FollowReply,
     ) -> None:
-        self._following = following
+        self._remote_runs = following
         self._pair = pair
         self._daemon = daemon
-        self._question = msgspec.structs.replace(
+        self._request = msgspec.structs.replace(
             question, run=first.run, key="", content_hash="", seconds=WAIT_SECONDS
         )
-        self._first = first
+        self._first_reply = first
         self.run_id = first.run
         self.is_over = False  # its end was read
 
@@ -334,8 +334,8 @@ class RemoteRun:
 
         Raises StorageError. Closed early, it is as if a follower on the other daemon had left.
         """
-        following = self._following
-        after, answer = self._question.after, self._first
+        following = self._remote_runs
+        after, answer = self._request.after, self._first_reply
         following.readers += 1
         try:
             while True:
@@ -349,22 +349,24 @@ class RemoteRun:
                     return
                 after = max(after, answer.last)
                 if answer.events:
-                    await asyncio.sleep(max(PACE, PACE_PER_READER * following.readers))
-                answer = await self._ask_again(after)
+                    await asyncio.sleep(
+                        max(POLL_SECONDS, POLL_SECONDS_PER_READER * following.readers)
+                    )
+                answer = await self._request_more(after)
         except RunLostError as error:
             log.info("run %s of another daemon is lost: %s", self.run_id, error)
         finally:
             following.readers -= 1
 
-    async def _ask_again(self, after: int) -> Answer:
+    async def _request_more(self, after: int) -> FollowReply:
         """Raises RunLostError and StorageError."""
-        question = msgspec.structs.replace(self._question, after=after)
+        question = msgspec.structs.replace(self._request, after=after)
         while True:
             try:
-                answer = await self._following.ask(self._daemon, question)
+                answer = await self._remote_runs.request_events(self._daemon, question)
             except StorageError as error:
                 # It may only be late: as long as it renews its lease, it has the run.
-                if not await self._following.is_held(self._pair, self._daemon, self.run_id):
+                if not await self._remote_runs.is_held(self._pair, self._daemon, self.run_id):
                     raise RunLostError(str(error)) from None
                 continue
             if not answer.run:
@@ -372,30 +374,32 @@ class RemoteRun:
             return answer
 
 
-def events_after(run: Run, after: int) -> Answer:
+def build_reply(run: Run, after: int) -> FollowReply:
     """What there is now, within the bound."""
-    transcript = run.transcript
+    transcript = run.replay_buffer
     events: list[bytes] = []
     size = 0
-    last = max(after, transcript.dropped)
+    last = max(after, transcript.last_dropped)
     is_over = False
-    while size < ANSWER_BYTES and not is_over and (found := transcript.next(last)) is not None:
+    while (
+        size < MAX_REPLY_BYTES and not is_over and (found := transcript.read_next(last)) is not None
+    ):
         number, event = found
         is_over = isinstance(event, Done)
         if isinstance(event, Done) and not was_accepted(run, event):
-            return Answer()
+            return FollowReply()
         last = number
-        if (message := stream_event(event)) is not None:
+        if (message := to_stream_event(event)) is not None:
             message.number = number
             events.append(message.SerializeToString())
             size += len(events[-1])
-    return Answer(
+    return FollowReply(
         run.id,
         run.speaker,
-        run.shown_mode,
+        run.effective_mode,
         events,
         last,
-        transcript.dropped,
+        transcript.last_dropped,
         transcript.dropped_messages,
         is_over,
     )

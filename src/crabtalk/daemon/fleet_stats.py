@@ -11,47 +11,49 @@ from crabtalk.protocol import wire
 from crabtalk.storage import StorageError
 
 if TYPE_CHECKING:
-    from crabtalk.storage.postgres import Member, PostgresStorage
+    from crabtalk.storage.postgres import MemberInfo, PostgresStorage
 
 # How long whoever asks waits for the database, in seconds.
-PATIENCE = 2.0
+DATABASE_TIMEOUT_SECONDS = 2.0
 
-LOOK = """
+VERSION_AND_TIME = """
 SELECT (SELECT max(version) FROM crabtalk_schema) AS version,
     extract(epoch FROM clock_timestamp())::float8 AS now
 """
 
 
-async def fleet_info(storage: "PostgresStorage") -> wire.FleetInfo:
+async def collect_fleet_info(storage: "PostgresStorage") -> wire.FleetInfo:
     found = wire.FleetInfo(
         database=storage.database.name,
-        lease_secs=storage.claims.seconds,
-        is_listening=storage.mail.is_listening,
+        lease_secs=storage.turn_claims.seconds,
+        is_listening=storage.mailbox.is_listening,
     )
     try:
-        async with asyncio.timeout(PATIENCE):
-            await look(storage, found)
+        async with asyncio.timeout(DATABASE_TIMEOUT_SECONDS):
+            await fill_fleet_info(storage, found)
     except StorageError as error:
         found.trouble = str(error)
     except TimeoutError:
         found.trouble = (
-            f"the database {found.database} has not answered for {PATIENCE:g} seconds; "
-            "it is tried again by itself"
+            f"the database {found.database} has not answered for "
+            f"{DATABASE_TIMEOUT_SECONDS:g} seconds; it is tried again by itself"
         )
     return found
 
 
-async def look(storage: "PostgresStorage", found: wire.FleetInfo) -> None:
-    members = await storage.members.list()
+async def fill_fleet_info(storage: "PostgresStorage", found: wire.FleetInfo) -> None:
+    members = await storage.membership.list_members()
     began = time.time()
-    row = (await storage.database.fetch(LOOK))[0]
+    row = (await storage.database.fetch(VERSION_AND_TIME))[0]
     # As if the database had looked at its clock halfway through.
     found.clock_ahead = row["now"] - (began + time.time()) / 2
     found.schema_version = row["version"]
-    found.members.extend(told(member, is_self=member.id == storage.id) for member in members)
+    found.members.extend(
+        to_fleet_member(member, is_self=member.id == storage.id) for member in members
+    )
 
 
-def told(member: "Member", *, is_self: bool) -> wire.FleetMember:
+def to_fleet_member(member: "MemberInfo", *, is_self: bool) -> wire.FleetMember:
     return wire.FleetMember(
         name=member.name,
         version=member.version,

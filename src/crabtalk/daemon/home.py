@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from crabtalk.transport import RunFiles, remove_leftovers
+from crabtalk.transport import RunFiles, remove_stale_temporary_files
 
 
 class HomeError(Exception):
@@ -21,7 +21,7 @@ class Home:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self.run = RunFiles.of(self.path)
+        self.run_files = RunFiles.for_home(self.path)
         self._lock: int | None = None
 
     @property
@@ -30,10 +30,10 @@ class Home:
 
     def __enter__(self) -> "Home":
         make_home(self.path)
-        make_private(self.run.directory)
-        self._lock = self._acquire()
-        for directory in (self.path, self.path / "agents", self.run.directory):
-            remove_leftovers(directory)
+        make_private_directory(self.run_files.directory)
+        self._lock = self._acquire_lock()
+        for directory in (self.path, self.path / "agents", self.run_files.directory):
+            remove_stale_temporary_files(directory)
         return self
 
     def __exit__(
@@ -48,8 +48,8 @@ class Home:
             os.close(self._lock)
             self._lock = None
 
-    def _acquire(self) -> int:
-        path = self.run.lock
+    def _acquire_lock(self) -> int:
+        path = self.run_files.lock_path
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -75,7 +75,7 @@ class Home:
         return lock
 
 
-def by_hand(command: str, home: Path) -> str:
+def format_command(command: str, home: Path) -> str:
     """What a person types. Any home but the usual one is named: their shell may know of none."""
     is_usual = home == Path.home() / ".crabtalk"
     return command if is_usual else f"{command} --home {shlex.quote(str(home))}"
@@ -86,7 +86,7 @@ def make_home(path: Path) -> None:
 
     It keeps its mode: a directory somebody made is not ours to lock, and may be more than a home.
     """
-    with told(path):
+    with translate_home_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
         if status.st_uid != os.geteuid():
@@ -101,15 +101,15 @@ def make_home(path: Path) -> None:
             )
 
 
-def make_private(path: Path) -> None:
+def make_private_directory(path: Path) -> None:
     """A directory of the daemon's own, always with mode 0700."""
-    with told(path):
+    with translate_home_errors(path):
         path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def translate_home_errors(path: Path) -> Iterator[None]:
     """What the system refuses, in a sentence."""
     try:
         yield

@@ -12,11 +12,11 @@ from typing import Literal
 from crabtalk.component.log import is_stderr
 from crabtalk.environment import hide_environment
 
-from .config import Config, ignored, load_config
+from .config import Config, describe_unknown_keys, load_config
 from .daemon import Daemon
 from .home import Home
-from .log_sinks import FILE
-from .logs import Logs, start_logs
+from .log_sinks import LOG_FILE_NAME
+from .logs import LogHandler, start_logging
 from .process import serve
 from .server import DaemonServer
 from .storing import open_storage
@@ -24,7 +24,7 @@ from .storing import open_storage
 log = logging.getLogger(__name__)
 
 
-def run(
+def run_in_home(
     root: Path,
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
     *,
@@ -37,21 +37,21 @@ def run(
     config = load_config(place.config, tcp=tcp)
     with (
         place,
-        start_logs(
+        start_logging(
             directory=place.path / "logs",
             form=log_format,
             level=logging.DEBUG if verbose else logging.INFO,
             # A service manager may have pointed it at that file, for what a crash prints.
-            stderr=None if is_stderr(place.path / "logs" / FILE) else sys.stderr,
+            stderr=None if is_stderr(place.path / "logs" / LOG_FILE_NAME) else sys.stderr,
         ) as logs,
     ):
-        for sentence in ignored(config.unknown, place.config):
+        for sentence in describe_unknown_keys(config.unknown_keys, place.config):
             log.warning("%s", sentence)
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(host(place, config, logs))
+            runner.run(serve_home(place, config, logs))
 
 
-async def host(place: Home, config: Config, logs: Logs) -> None:
+async def serve_home(place: Home, config: Config, logs: LogHandler) -> None:
     """The daemon in its home, until it is told to stop."""
     logs.add_secrets(config.storage.secrets)
     storage, fleet = open_storage(place.path, config)
@@ -67,10 +67,10 @@ async def host(place: Home, config: Config, logs: Logs) -> None:
         keep_secret=logs.add_secrets,
         fleet=fleet,
     )
-    await serve(place, config, DaemonServer(daemon), ready, daemon)
+    await serve(place, config, DaemonServer(daemon), finish_start, daemon)
 
 
-def ready(sentence: str) -> None:
+def finish_start(sentence: str) -> None:
     log.info(sentence)
     # Before the first command or MCP server is started: our environment holds provider keys.
     hide_environment()

@@ -18,110 +18,113 @@ from typing import TypeVar
 
 import msgspec
 
-NAME = "Crab.md"
-NAMES = (NAME, "AGENTS.md")
+FILE_NAME = "Crab.md"
+FILE_NAMES = (FILE_NAME, "AGENTS.md")
 BLANK_LINE = b"\n\n"
 # How many files are remembered; each takes at most the limit.
-FILES = 256
+MAX_CACHED_FILES = 256
 
 Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
 
-class Layer(msgspec.Struct, frozen=True):
+class InstructionFile(msgspec.Struct, frozen=True):
     """What one file says, in UTF-8. `beyond` is how much of it was not even read."""
 
     path: Path
-    file: tuple[int, int]
+    file_id: tuple[int, int]
     version: tuple[int, int]
     text: bytes
-    beyond: int
+    unread_bytes: int
 
 
-class Instructions:
+class InstructionLoader:
     """One per home. A file is read again when its time, size or inode says that it changed."""
 
     def __init__(self, home: Path, *, limit: int = 64 * 1024) -> None:
         self._home = home
         self._limit = limit
         self._lock = threading.Lock()
-        self._read: dict[Path, Layer] = {}
+        self._cache: dict[Path, InstructionFile] = {}
         self._warned: dict[Path, None] = {}
 
-    async def find(self, cwd: Path) -> str:
+    async def load(self, cwd: Path) -> str:
         """The home's instructions, then those from / down to `cwd`: at most `limit` bytes of UTF-8.
 
         There is no deadline, because a run without its instructions would be another run.
         Cancelled, it returns at once; the thread ends when the file system answers, and changes
         nothing but what is remembered.
         """
-        return await asyncio.to_thread(self._find, cwd)
+        return await asyncio.to_thread(self._load, cwd)
 
-    def _find(self, cwd: Path) -> str:
+    def _load(self, cwd: Path) -> str:
         home = os.path.realpath(self._home)
-        found = [self._layer(self._home, NAME)]
-        for directory in down_to(cwd):
+        found = [self._load_file(self._home, FILE_NAME)]
+        for directory in list_ancestors(cwd):
             if not is_directory(directory):
-                self._forget_below(directory)
+                self._drop_cached_below(directory)
                 break
             if not Path(os.path.realpath(directory)).is_relative_to(home):
-                found.append(self._layer(directory, *NAMES))
+                found.append(self._load_file(directory, *FILE_NAMES))
         # By file, for links lead to one from many directories.
-        layers: dict[tuple[int, int], Layer] = {}
+        layers: dict[tuple[int, int], InstructionFile] = {}
         for layer in found:
-            if layer is not None and (layer.text or layer.beyond):
-                layers.setdefault(layer.file, layer)
-        return fit(list(layers.values()), self._limit)
+            if layer is not None and (layer.text or layer.unread_bytes):
+                layers.setdefault(layer.file_id, layer)
+        return fit_to_limit(list(layers.values()), self._limit)
 
-    def _layer(self, directory: Path, *names: str) -> Layer | None:
+    def _load_file(self, directory: Path, *names: str) -> InstructionFile | None:
         for name in names:
             path = directory / name
             try:
-                return self._current(path)
+                return self._read_cached(path)
             except (FileNotFoundError, NotADirectoryError):
                 with self._lock:
-                    self._read.pop(path, None)
+                    self._cache.pop(path, None)
                     self._warned.pop(path, None)
             except OSError as error:
-                self._warn(path, error)
+                self._warn_once(path, error)
                 return None
         return None
 
-    def _current(self, path: Path) -> Layer:
+    def _read_cached(self, path: Path) -> InstructionFile:
         status = path.stat()
         with self._lock:
-            layer = self._read.get(path)
-        if layer is None or (layer.file, layer.version) != (file_of(status), version_of(status)):
-            require_regular(status)  # before the opening, which some devices take for an order
-            layer = read(path, self._limit)
+            layer = self._cache.get(path)
+        if layer is None or (layer.file_id, layer.version) != (
+            get_file_id(status),
+            get_file_version(status),
+        ):
+            require_trusted_file(status)  # before the opening, which some devices take for an order
+            layer = read_instruction_file(path, self._limit)
         with self._lock:
-            remember(self._read, path, layer)
+            put_latest(self._cache, path, layer)
             self._warned.pop(path, None)
         return layer
 
-    def _forget_below(self, directory: Path) -> None:
+    def _drop_cached_below(self, directory: Path) -> None:
         with self._lock:
-            for path in [path for path in self._read if path.is_relative_to(directory)]:
-                del self._read[path]
+            for path in [path for path in self._cache if path.is_relative_to(directory)]:
+                del self._cache[path]
 
-    def _warn(self, path: Path, error: OSError) -> None:
+    def _warn_once(self, path: Path, error: OSError) -> None:
         with self._lock:
             known = path in self._warned
-            remember(self._warned, path, None)
+            put_latest(self._warned, path, None)
         if not known:
             log.warning("%s cannot be read and is left out: %s", path, error.strerror or error)
 
 
-def remember(store: dict[Path, Value], path: Path, value: Value) -> None:
+def put_latest(store: dict[Path, Value], path: Path, value: Value) -> None:
     """As the latest of at most `FILES`."""
     store.pop(path, None)
     store[path] = value
-    if len(store) > FILES:
+    if len(store) > MAX_CACHED_FILES:
         del store[next(iter(store))]
 
 
-def down_to(cwd: Path) -> Iterator[Path]:
+def list_ancestors(cwd: Path) -> Iterator[Path]:
     """The directories from / to `cwd`, whether or not they exist."""
     path = cwd.absolute()
     if (
@@ -138,12 +141,12 @@ def is_directory(path: Path) -> bool:
         return False
 
 
-def read(path: Path, limit: int) -> Layer:
+def read_instruction_file(path: Path, limit: int) -> InstructionFile:
     # Without O_NONBLOCK, a FIFO put there since it was looked at would hold up the thread for good.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
-        require_regular(status)
+        require_trusted_file(status)
         data = b""
         while len(data) <= limit and (more := os.read(descriptor, limit + 1 - len(data))):
             data += more
@@ -153,10 +156,12 @@ def read(path: Path, limit: int) -> Layer:
     text, used = codecs.utf_8_decode(data, "replace", len(data) <= limit)
     text = text.removeprefix("\ufeff").lstrip("\r\n").rstrip()
     beyond = max(0, status.st_size - used)
-    return Layer(path, file_of(status), version_of(status), text.encode(), beyond)
+    return InstructionFile(
+        path, get_file_id(status), get_file_version(status), text.encode(), beyond
+    )
 
 
-def require_regular(status: os.stat_result) -> None:
+def require_trusted_file(status: os.stat_result) -> None:
     """A file, and nobody's who could not be trusted anyway: in /tmp anybody may leave one."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
@@ -164,49 +169,49 @@ def require_regular(status: os.stat_result) -> None:
         raise OSError(errno.EPERM, "it belongs to another user")
 
 
-def file_of(status: os.stat_result) -> tuple[int, int]:
+def get_file_id(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def version_of(status: os.stat_result) -> tuple[int, int]:
+def get_file_version(status: os.stat_result) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def fit(layers: list[Layer], limit: int) -> str:
+def fit_to_limit(layers: list[InstructionFile], limit: int) -> str:
     """Joins the layers, outermost first; the innermost, the most specific, get the room first.
 
     What they always leave to each of the outer ones is room for a note.
     """
     room = limit + len(BLANK_LINE)
-    reserved = sum(map(least, layers))
+    reserved = sum(map(compute_least_room, layers))
     pieces: list[bytes] = []
     for layer in reversed(layers):
-        reserved -= least(layer)
-        piece = cut(layer, room - reserved - len(BLANK_LINE))
+        reserved -= compute_least_room(layer)
+        piece = truncate_file(layer, room - reserved - len(BLANK_LINE))
         if len(piece) + len(BLANK_LINE) <= room:
             pieces.append(piece)
             room -= len(piece) + len(BLANK_LINE)
     return BLANK_LINE.join(reversed(pieces)).decode()
 
 
-def least(layer: Layer) -> int:
+def compute_least_room(layer: InstructionFile) -> int:
     """The room of a note, or of the layer itself if that is shorter."""
-    note = len(note_of(layer, 0))
-    return len(BLANK_LINE) + (note if layer.beyond else min(note, len(layer.text)))
+    note = len(format_truncation_note(layer, 0))
+    return len(BLANK_LINE) + (note if layer.unread_bytes else min(note, len(layer.text)))
 
 
-def cut(layer: Layer, room: int) -> bytes:
+def truncate_file(layer: InstructionFile, room: int) -> bytes:
     """The layer if there is room for it, else its beginning and a note, else the note alone."""
-    if not layer.beyond and len(layer.text) <= room:
+    if not layer.unread_bytes and len(layer.text) <= room:
         return layer.text
-    begin = layer.text[: max(0, room - len(b"\n" + note_of(layer, 0)))]
+    begin = layer.text[: max(0, room - len(b"\n" + format_truncation_note(layer, 0)))]
     begin = begin.decode(errors="ignore").encode()  # without a torn last character
-    note = note_of(layer, len(begin))
+    note = format_truncation_note(layer, len(begin))
     return begin + b"\n" + note if begin else note
 
 
-def note_of(layer: Layer, kept: int) -> bytes:
+def format_truncation_note(layer: InstructionFile, kept: int) -> bytes:
     # Names of directories may hold line breaks, and bytes that are no text.
     path = " ".join(os.fsencode(layer.path).decode(errors="replace").splitlines())
-    left_out = len(layer.text) - kept + layer.beyond
+    left_out = len(layer.text) - kept + layer.unread_bytes
     return f"[{path} was cut: {left_out} bytes left out]".encode()

@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-FILE = "crabtalkd.log"
-FILE_SIZE = 10 * 1024 * 1024
-OLD_FILES = 3
+LOG_FILE_NAME = "crabtalkd.log"
+MAX_FILE_SIZE = 10 * 1024 * 1024
+MAX_OLD_FILES = 3
 # A reader that takes nothing for so long is not waited for again until it does.
-PATIENCE_MS = 250
+POLL_TIMEOUT_MS = 250
 
 
-class Stream:
+class LogStream:
     """A stream that is written to only while somebody reads it. `lost` lines were not, of late.
 
     Through its descriptor: Python's own buffer has a lock, and an exit fails if a stuck thread
@@ -22,9 +22,9 @@ class Stream:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.lost = 0
+        self.lost_lines = 0
         self._stream = stream
-        self._is_torn = False
+        self._is_line_partial = False
         self._poll = select.poll()
         try:
             self._descriptor = stream.fileno()
@@ -37,13 +37,13 @@ class Stream:
         if self._descriptor < 0:
             self._stream.write(line.decode())
             return
-        rest = b"\n" + line if self._is_torn else line
+        rest = b"\n" + line if self._is_line_partial else line
         while rest:
-            if not self._poll.poll(0 if self.lost else PATIENCE_MS):
+            if not self._poll.poll(0 if self.lost_lines else POLL_TIMEOUT_MS):
                 raise BlockingIOError
             # A pipe that has room at all has it for so much.
             rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
-            self._is_torn = bool(rest)
+            self._is_line_partial = bool(rest)
 
 
 class LogFile:
@@ -53,13 +53,13 @@ class LogFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.lost = 0
+        self.lost_lines = 0
         self.path = path
         self._descriptor: int | None = None
 
     def write(self, line: bytes) -> None:
         try:
-            descriptor, size = self._with_room(len(line))
+            descriptor, size = self._open_with_room(len(line))
             try:
                 rest = line
                 while rest:
@@ -76,18 +76,18 @@ class LogFile:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _with_room(self, needed: int) -> tuple[int, int]:
+    def _open_with_room(self, needed: int) -> tuple[int, int]:
         """Its descriptor and size, when there is room in it."""
         if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
             self.close()
-        size = os.fstat(self._opened()).st_size
-        if size and size + needed > FILE_SIZE:
+        size = os.fstat(self._open()).st_size
+        if size and size + needed > MAX_FILE_SIZE:
             self.close()
             self._rotate()
             size = 0
-        return self._opened(), size
+        return self._open(), size
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         if self._descriptor is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self.path.parent.chmod(0o700)
@@ -99,7 +99,10 @@ class LogFile:
         return self._descriptor
 
     def _rotate(self) -> None:
-        names = [FILE, *(f"{FILE}.{number}" for number in range(1, OLD_FILES + 1))]
+        names = [
+            LOG_FILE_NAME,
+            *(f"{LOG_FILE_NAME}.{number}" for number in range(1, MAX_OLD_FILES + 1)),
+        ]
         for older, newer in zip(names[:0:-1], names[-2::-1], strict=True):
             with suppress(FileNotFoundError):
                 self.path.with_name(newer).replace(self.path.with_name(older))

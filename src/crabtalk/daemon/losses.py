@@ -9,25 +9,25 @@ import logging
 log = logging.getLogger(__name__)
 
 # Seconds between two lines of the log about it.
-PAUSE = 10.0
+LOG_INTERVAL_SECONDS = 10.0
 
 
-class Losses:
+class DroppedEvents:
     """`refused` were answered with an error; of those `lost` nobody else was told."""
 
     def __init__(self) -> None:
         self.refused = 0
         self.lost = 0
-        self._told_at: float | None = None
+        self._logged_at: float | None = None
 
-    def refuse(self, reason: object) -> None:
+    def count_refused(self, reason: object) -> None:
         self.refused += 1
         now = asyncio.get_running_loop().time()
-        if self._told_at is None or now - self._told_at >= PAUSE:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at >= LOG_INTERVAL_SECONDS:
+            self._logged_at = now
             log.warning("%d events were refused by now: %s", self.refused, reason)
 
-    def lose(self, source: str, reason: object) -> None:
+    def count_lost(self, source: str, reason: object) -> None:
         self.lost += 1
         log.error("the event %.80r is lost: %s", source, reason)
 
@@ -41,9 +41,9 @@ class Losses:
             "event_runs and events_waiting in [limits] of config.toml"
         )
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begins to count anew. The log keeps how many there were."""
         if self.problem:
             log.warning("%s", self.problem)
         self.refused = self.lost = 0
-        self._told_at = None
+        self._logged_at = None

@@ -13,31 +13,31 @@ from crabtalk.transport import replace_file
 log = logging.getLogger(__name__)
 
 SECTION = "mcps"
-NOTE = "# Moved into the files of the agents that use them, by crabtalkd:"
+MOVED_COMMENT = "# Moved into the files of the agents that use them, by crabtalkd:"
 
 
-def move_servers(home: Path) -> list[str]:
+def move_mcp_servers(home: Path) -> list[str]:
     """Does it, where there is something to move. A sentence for each agent that it cannot be done
     for. Blocks: call it in a thread."""
-    agents = [path for path in sorted((home / "agents").glob("*.toml")) if names_servers(path)]
+    agents = [path for path in sorted((home / "agents").glob("*.toml")) if has_server_names(path)]
     if not agents:
         return []
     config = home / "config.toml"
-    table = read(config).get(SECTION)
+    table = read_toml(config).get(SECTION)
     servers = table if isinstance(table, dict) else {}
-    problems = [problem for path in agents if (problem := move_into(path, servers))]
+    problems = [problem for path in agents if (problem := move_into_agent(path, servers))]
     if servers and not problems:
-        retire(config)
+        comment_out_servers(config)
     return problems
 
 
-def names_servers(path: Path) -> bool:
+def has_server_names(path: Path) -> bool:
     """Whether a file is of the old kind; one that cannot be read is somebody else's problem."""
-    listed = read(path).get(SECTION)
+    listed = read_toml(path).get(SECTION)
     return isinstance(listed, list) and any(isinstance(entry, str) for entry in listed)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def move_into(path: Path, servers: dict[str, Any]) -> str:
+def move_into_agent(path: Path, servers: dict[str, Any]) -> str:
     """Writes an agent's file anew, or says why not."""
     import tomlkit
 
@@ -77,7 +77,7 @@ def move_into(path: Path, servers: dict[str, Any]) -> str:
     return ""
 
 
-def retire(config: Path) -> None:
+def comment_out_servers(config: Path) -> None:
     import tomlkit
 
     document = tomlkit.parse(config.read_bytes().decode())
@@ -85,5 +85,5 @@ def retire(config: Path) -> None:
     made[SECTION] = document.pop(SECTION)
     old = "\n".join(f"# {line}".rstrip() for line in tomlkit.dumps(made).strip().splitlines())
     text = tomlkit.dumps(document).rstrip()
-    replace_file(config, f"{text}\n\n{NOTE}\n{old}\n".lstrip().encode(), 0o600)
+    replace_file(config, f"{text}\n\n{MOVED_COMMENT}\n{old}\n".lstrip().encode(), 0o600)
     log.info("the MCP servers in %s were moved into the files of agents", config)

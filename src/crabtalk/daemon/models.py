@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crabtalk.model import WAYS_ON, ApiError, Entry, Registry, open_registry
+from crabtalk.model import SETUP_HELP, ApiError, RegisteredProvider, Registry, open_registry
 
 # Providers are asked side by side; one that takes longer is said not to answer.
-PATIENCE = 10.0
-SHOWN = 8
+PROVIDER_TIMEOUT_SECONDS = 10.0
+MAX_MODELS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProviderRow:
     """One provider."""
 
     name: str
@@ -24,11 +24,15 @@ class Row:
     note: str = ""
 
 
-async def survey(document: dict[str, Any], models_directory: Path) -> tuple[list[Row], str]:
+async def list_providers(
+    document: dict[str, Any], models_directory: Path
+) -> tuple[list[ProviderRow], str]:
     """All providers, and the model that answers when none is named (empty: none would)."""
     registry = await open_registry(document, models_directory=models_directory)
     try:
-        rows = await asyncio.gather(*(look_at(registry, entry) for entry in registry.entries))
+        rows = await asyncio.gather(
+            *(query_provider(registry, entry) for entry in registry.entries)
+        )
         try:
             default = await registry.default_model()
         except ApiError:
@@ -38,29 +42,31 @@ async def survey(document: dict[str, Any], models_directory: Path) -> tuple[list
         await registry.close()
 
 
-async def look_at(registry: Registry, entry: Entry) -> Row:
+async def query_provider(registry: Registry, entry: RegisteredProvider) -> ProviderRow:
     problem = ""
     try:
-        async with asyncio.timeout(PATIENCE):
-            await registry.ask(entry)
+        async with asyncio.timeout(PROVIDER_TIMEOUT_SECONDS):
+            await registry.refresh_models(entry)
     except ApiError as error:
         problem = str(error)
     except TimeoutError:
-        problem = f"did not answer within {PATIENCE:g} s"
+        problem = f"did not answer within {PROVIDER_TIMEOUT_SECONDS:g} s"
     settings = entry.settings
-    note = what_it_is() if settings.kind == "local" else ""
-    return Row(settings.name, settings.kind, settings.source, entry.names, problem, note)
+    note = describe_local_model() if settings.kind == "local" else ""
+    return ProviderRow(
+        settings.name, settings.kind, settings.source, entry.model_names, problem, note
+    )
 
 
-def what_it_is() -> str:
+def describe_local_model() -> str:
     from crabtalk.model.local import DESCRIPTION
 
     return DESCRIPTION
 
 
-def as_text(rows: list[Row], default: str) -> str:
+def format_providers(rows: list[ProviderRow], default: str) -> str:
     if not rows:
-        return WAYS_ON
+        return SETUP_HELP
     lines = []
     for row in rows:
         count = f"{len(row.models)} model{'' if len(row.models) == 1 else 's'}"
@@ -68,14 +74,16 @@ def as_text(rows: list[Row], default: str) -> str:
         lines.append(f"{row.name} ({row.kind}, {row.source}): {state}")
         if row.note:
             lines.append(f"    {row.note}")
-        lines += [f"  {'*' if name == default else ' '} {name}" for name in row.models[:SHOWN]]
-        if len(row.models) > SHOWN:
-            lines.append(f"    and {len(row.models) - SHOWN} more; --json lists all")
+        lines += [
+            f"  {'*' if name == default else ' '} {name}" for name in row.models[:MAX_MODELS_SHOWN]
+        ]
+        if len(row.models) > MAX_MODELS_SHOWN:
+            lines.append(f"    and {len(row.models) - MAX_MODELS_SHOWN} more; --json lists all")
     lines.append(f"\n* answers when no model is named: {default}" if default else "\nnone answers")
     return "\n".join(lines)
 
 
-def as_json(rows: list[Row], default: str) -> dict[str, Any]:
+def to_json_document(rows: list[ProviderRow], default: str) -> dict[str, Any]:
     return {
         "default": default,
         "providers": [

@@ -15,25 +15,25 @@ from crabtalk.model import (
     Chunk,
     ErrorKind,
     ModelInfo,
+    ProviderSettingsError,
     Registry,
     Request,
     Response,
-    SettingsError,
 )
 
 log = logging.getLogger(__name__)
 
 
-class OpeningProvider:
+class LazyProvider:
     """A Provider. What keeps the registry from being opened is the error of every request."""
 
     name = "registry"
 
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, Registry]], default: str) -> None:
-        self._opening = opening
+        self._open_callback = opening
         self._default = default  # as far as it is known without asking anybody
-        self._task: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._open_task: asyncio.Task[None] | None = None
+        self._preload_task: asyncio.Task[None] | None = None
         self._registry: Registry | None = None
         self._is_closed = False
         self.problem = ""
@@ -45,38 +45,38 @@ class OpeningProvider:
             return self._registry.active
         return self._default
 
-    def take_over(self, other: "OpeningProvider") -> None:
+    def preload_if_used(self, other: "LazyProvider") -> None:
         """Looks for models at once, in the background, if the other has been needed."""
-        was_needed = other._task is not None or other._looking is not None
+        was_needed = other._open_task is not None or other._preload_task is not None
         if was_needed and not self.active:
-            self._looking = asyncio.ensure_future(self._look())
+            self._preload_task = asyncio.ensure_future(self._preload())
 
-    async def _look(self) -> None:
+    async def _preload(self) -> None:
         with suppress(ApiError):  # whoever needs one is told
             await self.default_model()
 
-    async def registry(self) -> Registry:
+    async def open_registry(self) -> Registry:
         """Opens it, once. Raises ApiError. Cancelled, the opening goes on."""
         if self._registry is None:
-            if self._task is None and not self._is_closed:
-                self._task = asyncio.ensure_future(self._open())
-            if self._task is not None:
-                await asyncio.wait([self._task])
+            if self._open_task is None and not self._is_closed:
+                self._open_task = asyncio.ensure_future(self._open())
+            if self._open_task is not None:
+                await asyncio.wait([self._open_task])
         if self._registry is None:
             raise ApiError(ErrorKind.CONFIG, self.problem or "the daemon is stopping")
         return self._registry
 
     async def _open(self) -> None:
         try:
-            self._registry = await self._opening()
-        except SettingsError as error:
+            self._registry = await self._open_callback()
+        except ProviderSettingsError as error:
             self.problem = str(error)
         except Exception as error:
             self.problem = f"the models could not be opened ({type(error).__name__})"
             log.exception("the models could not be opened")
 
     async def complete(self, request: Request) -> Response:
-        return await (await self.registry()).complete(request)
+        return await (await self.open_registry()).complete(request)
 
     def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         if self._registry is not None:
@@ -84,16 +84,16 @@ class OpeningProvider:
         return self._stream(request)
 
     async def _stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        registry = await self.registry()
+        registry = await self.open_registry()
         async with aclosing(registry.stream(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def models(self) -> list[ModelInfo]:
-        return await (await self.registry()).models()
+        return await (await self.open_registry()).models()
 
     async def default_model(self) -> str:
-        self._default = await (await self.registry()).default_model()
+        self._default = await (await self.open_registry()).default_model()
         return self._default
 
     def context_limit(self, model: str) -> int | None:
@@ -101,7 +101,7 @@ class OpeningProvider:
 
     async def close(self) -> None:
         self._is_closed = True
-        for task in (self._looking, self._task):
+        for task in (self._preload_task, self._open_task):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])

@@ -14,7 +14,7 @@ from crabtalk.runtime import Hook
 
 log = logging.getLogger(__name__)
 
-GROUP = "crabtalk.hooks"
+ENTRY_POINT_GROUP = "crabtalk.hooks"
 
 
 def load_hooks() -> tuple[dict[str, Hook], list[str]]:
@@ -22,12 +22,12 @@ def load_hooks() -> tuple[dict[str, Hook], list[str]]:
     and in a thread."""
     hooks: dict[str, Hook] = {}
     problems: list[str] = []
-    if not any(map(may_offer, sys.path)):
+    if not any(map(may_have_hooks, sys.path)):
         return hooks, problems
     # Two megabytes, for what few have any of.
     from importlib.metadata import entry_points
 
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             hook = entry.load()()
         except Exception as error:
@@ -42,10 +42,10 @@ def load_hooks() -> tuple[dict[str, Hook], list[str]]:
     return hooks, problems
 
 
-def may_offer(place: str) -> bool:
+def may_have_hooks(place: str) -> bool:
     """Whether a distribution in an entry of the path could have one: what looks like it is read
     properly, and what is no directory too."""
-    heading = f"[{GROUP}]".encode()
+    heading = f"[{ENTRY_POINT_GROUP}]".encode()
     with suppress(OSError), os.scandir(place or ".") as entries:
         for entry in entries:
             if entry.name.endswith((".dist-info", ".egg-info", ".egg")):

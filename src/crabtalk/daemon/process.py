@@ -15,13 +15,13 @@ from pathlib import Path
 
 from crabtalk.protocol import Server
 from crabtalk.transport import (
-    Door,
-    Limits,
     Listener,
+    ListenOptions,
     TcpAddress,
+    TransportLimits,
     listen_tcp,
     listen_unix,
-    server_tls,
+    load_server_tls,
 )
 
 from .config import Config
@@ -31,12 +31,12 @@ from .home import Home
 
 # File descriptors of a run, beside the connection of whoever is answered: its own to the model, and
 # its log while that is written.
-DESCRIPTORS_A_RUN = 2
+DESCRIPTORS_PER_RUN = 2
 # For all that is neither a caller's nor a run's: the daemon's own files, the index, memories, what
 # tools start.
 SPARE_DESCRIPTORS = 128
 # After everything was drained or cancelled.
-LAST_GRACE = 5.0
+EXIT_TIMEOUT_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -60,27 +60,27 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, signals.put_nowait, None)
     opening: asyncio.Task[None] | None = None
-    reloads = Reloads(daemon)
+    reloads = ReloadTasks(daemon)
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
     runs = config.runtime_limits.runs
-    room = make_room(config.limits, runs)
+    room = raise_descriptor_limit(config.limits, runs)
     listener = Listener(server, replace(config.limits, connections=room.connections))
     if daemon is not None:
-        daemon.bound_runs(room.runs)
+        daemon.limit_runs(room.runs)
     try:
         # Left before the draining: a client that comes then must find no daemon, not a dying one.
         with ExitStack() as published:
-            where = open_doors(listener, home, config, published)
+            where = open_listeners(listener, home, config, published)
             ready(f"crabtalkd is ready: {', '.join(where)}")
             if (room.connections, room.runs) != (config.limits.connections, runs):
                 log.warning("%s", room)
             opening = asyncio.ensure_future(daemon.open()) if daemon is not None else None
             await signals.get()
     finally:
-        await close(listener, signals)
+        await close_listener(listener, signals)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
-        leave_within(LAST_GRACE)
+        exit_after(EXIT_TIMEOUT_SECONDS)
         if opening is not None:
             opening.cancel()
             await asyncio.wait([opening])
@@ -88,7 +88,7 @@ async def serve(
             await daemon.close()
 
 
-class Reloads:
+class ReloadTasks:
     """Reloads asked for by a signal, which nobody waits for: what goes wrong is in the log."""
 
     def __init__(self, daemon: Daemon | None) -> None:
@@ -102,14 +102,14 @@ class Reloads:
             task.add_done_callback(self._tasks.discard)
 
     async def _reload(self, daemon: Daemon) -> None:
-        await daemon.ready()
+        await daemon.wait_until_ready()
         try:
             await daemon.reload()
         except Exception as error:
             log.error("cannot reload: %s; what was in force stays", error)  # noqa: TRY400
 
 
-async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
+async def close_listener(listener: Listener, signals: asyncio.Queue[None]) -> None:
     """Drains, unless a second signal comes."""
     closing = asyncio.ensure_future(listener.close())
     impatient = asyncio.ensure_future(signals.get())
@@ -119,7 +119,7 @@ async def close(listener: Listener, signals: asyncio.Queue[None]) -> None:
     await asyncio.gather(closing, impatient, return_exceptions=True)
 
 
-def leave_within(seconds: float) -> None:
+def exit_after(seconds: float) -> None:
     """The process ends by then, though a request resists or a thread is stuck."""
 
     def leave() -> None:
@@ -132,33 +132,45 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def open_doors(listener: Listener, home: Home, config: Config, published: ExitStack) -> list[str]:
+def open_listeners(
+    listener: Listener, home: Home, config: Config, published: ExitStack
+) -> list[str]:
     """Listens on the Unix socket and on TCP; says where. `published` removes what tells clients."""
-    with told(f"remove {home.run.port}", "move it away"):
-        home.run.port.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
-    with told(f"listen on {home.run.socket}", "choose another home with --home"):
-        sock = listen_unix(home.run.socket)
-    listener.open(sock, Door("unix", uid=os.geteuid()))
-    published.callback(remove_own, home.run.socket, home.run.socket.stat())
-    where = [str(home.run.socket)]
+    with translate_start_errors(f"remove {home.run_files.port_path}", "move it away"):
+        home.run_files.port_path.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
+    with translate_start_errors(
+        f"listen on {home.run_files.socket_path}", "choose another home with --home"
+    ):
+        sock = listen_unix(home.run_files.socket_path)
+    listener.open(sock, ListenOptions("unix", uid=os.geteuid()))
+    published.callback(
+        remove_own_file, home.run_files.socket_path, home.run_files.socket_path.stat()
+    )
+    where = [str(home.run_files.socket_path)]
     if config.tcp is not None:
         tls = load_tls(config)
-        with told(f"use the token in {home.run.token}", "delete it for a new one"):
-            token = home.run.make_token()
-        with told(f"listen on {config.tcp}", "choose another address with --tcp, or off"):
+        with translate_start_errors(
+            f"use the token in {home.run_files.token_path}", "delete it for a new one"
+        ):
+            token = home.run_files.ensure_token()
+        with translate_start_errors(
+            f"listen on {config.tcp}", "choose another address with --tcp, or off"
+        ):
             sock = listen_tcp(config.tcp, or_next=config.any_port)
-        listener.open(sock, Door("tcp", token=token, tls=tls))
-        bound = address_of(sock)
+        listener.open(sock, ListenOptions("tcp", token=token, tls=tls))
+        bound = get_address(sock)
         if tls is None and bound.host == TcpAddress().host:
             # Clients that read this file come to 127.0.0.1 and speak without TLS.
-            with told(f"write {home.run.port}", "move it away"):
-                home.run.publish_port(bound.port)
-            published.callback(remove_own, home.run.port, home.run.port.stat())
+            with translate_start_errors(f"write {home.run_files.port_path}", "move it away"):
+                home.run_files.publish_port(bound.port)
+            published.callback(
+                remove_own_file, home.run_files.port_path, home.run_files.port_path.stat()
+            )
         where.append(f"{bound} with TLS" if tls else str(bound))
     return where
 
 
-def remove_own(path: Path, made: os.stat_result) -> None:
+def remove_own_file(path: Path, made: os.stat_result) -> None:
     """Removes a file if it still is the one we made, and not that of a daemon after us."""
     with suppress(OSError):
         if os.path.samestat(path.lstat(), made):
@@ -170,7 +182,7 @@ class StartError(Exception):
 
 
 @contextmanager
-def told(what: str, remedy: str) -> Iterator[None]:
+def translate_start_errors(what: str, remedy: str) -> Iterator[None]:
     """What the system refuses, in a sentence."""
     try:
         yield
@@ -183,7 +195,7 @@ def load_tls(config: Config) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     try:
-        return server_tls(config.tls_cert, config.tls_key)
+        return load_server_tls(config.tls_cert, config.tls_key)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(
             f"tls_cert {config.tls_cert} and tls_key {config.tls_key} cannot be used: "
@@ -191,13 +203,13 @@ def load_tls(config: Config) -> ssl.SSLContext | None:
         ) from None
 
 
-def address_of(sock: socket.socket) -> TcpAddress:
+def get_address(sock: socket.socket) -> TcpAddress:
     host, port, *_ = sock.getsockname()
     return TcpAddress(host, port)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DescriptorBudget:
     """For how many callers and turns there are file descriptors."""
 
     connections: int
@@ -212,21 +224,25 @@ class Room:
         )
 
     @classmethod
-    def within(cls, limits: Limits, runs: int, descriptors: int) -> "Room":
+    def from_limits(
+        cls, limits: TransportLimits, runs: int, descriptors: int
+    ) -> "DescriptorBudget":
         """As many as the bounds say, or of both as large a share as there can be."""
-        beside = limits.callers - limits.connections + SPARE_DESCRIPTORS
-        wanted = limits.connections + DESCRIPTORS_A_RUN * runs
+        beside = limits.max_sockets - limits.connections + SPARE_DESCRIPTORS
+        wanted = limits.connections + DESCRIPTORS_PER_RUN * runs
         share = min(1.0, max(0, descriptors - beside) / wanted)
         return cls(max(1, int(limits.connections * share)), max(1, int(runs * share)), descriptors)
 
 
-def make_room(limits: Limits, runs: int) -> Room:
+def raise_descriptor_limit(limits: TransportLimits, runs: int) -> DescriptorBudget:
     """Asks for as many file descriptors as all of that takes, and promises what it got."""
-    wanted = limits.callers + DESCRIPTORS_A_RUN * runs + SPARE_DESCRIPTORS
+    wanted = limits.max_sockets + DESCRIPTORS_PER_RUN * runs + SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(OSError, ValueError):  # a system may have a bound it does not tell
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
-    return Room.within(limits, runs, wanted if soft == resource.RLIM_INFINITY else soft)
+    return DescriptorBudget.from_limits(
+        limits, runs, wanted if soft == resource.RLIM_INFINITY else soft
+    )

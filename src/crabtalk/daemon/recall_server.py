@@ -7,27 +7,27 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from crabtalk.hooks import MemoryAccess
-from crabtalk.memory import EVERYTHING, MAX_ALIASES, Entry, Kind
+from crabtalk.memory import ALL_ENTRIES, MAX_ALIASES, EntryKind, MemoryEntry
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
-from crabtalk.runtime import DEFAULT_SENDER, Scope, SessionHit
+from crabtalk.runtime import DEFAULT_SENDER, SearchScope, SessionHit
 
 from .daemon import Daemon
-from .refusals import answered, no_agent
+from .refusals import translate_errors, unknown_agent_error
 
 if TYPE_CHECKING:
-    from crabtalk.memory import Hit, Memory
+    from crabtalk.memory import Memory, MemoryHit
 
-HITS = 5
-MOST_HITS = 50
-AROUND = 4  # messages before and after the one that was found
+DEFAULT_HITS = 5
+MAX_HITS = 50
+DEFAULT_CONTEXT_MESSAGES = 4  # messages before and after the one that was found
 # Bytes of entries on one page; an entry that is larger comes alone.
-PAGE = 4 * 1024 * 1024
-OVERHEAD = 64  # of an entry beside its texts
+PAGE_BYTES = 4 * 1024 * 1024
+ENTRY_OVERHEAD_BYTES = 64  # of an entry beside its texts
 
 MemoryRequest = wire.SearchMemoryMsg | wire.ListMemoryMsg | wire.ReplaceMemoryMsg
 
 
-class RecallServer(Server):
+class MemoryAndSearchHandlers(Server):
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
 
@@ -35,18 +35,22 @@ class RecallServer(Server):
 
     async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
         """Whoever may connect may see everything: what narrows it down is the client's wish."""
-        await self._daemon.ready()
-        with answered():
+        await self._daemon.wait_until_ready()
+        with translate_errors():
             hits = await self._daemon.index.search(
                 request.query,
-                scope=Scope(request.agent or None, request.sender or None),
-                limit=request.limit if request.HasField("limit") else HITS,
-                before=request.context_before if request.HasField("context_before") else AROUND,
-                after=request.context_after if request.HasField("context_after") else AROUND,
-                since=moment("since", request.since),
-                until=moment("until", request.until),
+                scope=SearchScope(request.agent or None, request.sender or None),
+                limit=request.limit if request.HasField("limit") else DEFAULT_HITS,
+                before=request.context_before
+                if request.HasField("context_before")
+                else DEFAULT_CONTEXT_MESSAGES,
+                after=request.context_after
+                if request.HasField("context_after")
+                else DEFAULT_CONTEXT_MESSAGES,
+                since=parse_time_field("since", request.since),
+                until=parse_time_field("until", request.until),
             )
-        return wire.SessionHitList(hits=map(session_hit, hits))
+        return wire.SessionHitList(hits=map(to_session_hit, hits))
 
     # ── Memory ──────────────────────────────────────────────────────────────────────────────
 
@@ -54,16 +58,16 @@ class RecallServer(Server):
     # sees what that sender may see, and names as that sender gave them.
 
     async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
-        limit = min(max(1, request.limit if request.HasField("limit") else HITS), MOST_HITS)
-        async with self._memory(request) as (memory, access):
-            view = access.view if access is not None else EVERYTHING
+        limit = min(max(1, request.limit if request.HasField("limit") else DEFAULT_HITS), MAX_HITS)
+        async with self._open_memory(request) as (memory, access):
+            view = access.view if access is not None else ALL_ENTRIES
             hits = await asyncio.to_thread(memory.search, request.query, limit, view)
         if access is not None:
-            hits = [hit._replace(entry=access.show(hit.entry)) for hit in hits]
-        return wire.MemoryHitList(hits=map(memory_hit, hits))
+            hits = [hit._replace(entry=access.to_visible(hit.entry)) for hit in hits]
+        return wire.MemoryHitList(hits=map(to_memory_hit, hits))
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
-        async with self._memory(request) as (memory, access):
+        async with self._open_memory(request) as (memory, access):
             if request.HasField("name"):
                 # A thread may be going through all there is, and the loop must not wait for that.
                 entry = await asyncio.to_thread(find_entry, memory, access, request.name)
@@ -71,54 +75,56 @@ class RecallServer(Server):
                     raise NotFoundError(
                         f"{request.agent[:80]} remembers nothing called {request.name[:80]!r}"
                     )
-                return wire.MemoryPage(entries=[memory_entry(entry)], total=1)
+                return wire.MemoryPage(entries=[to_memory_entry(entry)], total=1)
             return await asyncio.to_thread(
-                lambda: page(list_entries(memory, access), request.after)
+                lambda: to_memory_page(list_entries(memory, access), request.after)
             )
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
         # As many as a frame holds.
-        entries = await asyncio.to_thread(lambda: [entry_of(given) for given in request.entries])
-        async with self._memory(request) as (memory, access):
+        entries = await asyncio.to_thread(
+            lambda: [parse_memory_entry(given) for given in request.entries]
+        )
+        async with self._open_memory(request) as (memory, access):
             await asyncio.to_thread(replace_entries, memory, access, entries)
 
     @asynccontextmanager
-    async def _memory(
+    async def _open_memory(
         self, request: MemoryRequest
     ) -> AsyncIterator[tuple["Memory", MemoryAccess | None]]:
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.wait_until_ready()
         if request.agent not in runtime.agents:
-            raise no_agent(request.agent)
+            raise unknown_agent_error(request.agent)
         hook, agent, sender = self._daemon.memory, request.agent, request.sender
-        access = hook.access_for(agent, sender) if sender else None
-        with answered():
-            async with hook.of(agent, sender or DEFAULT_SENDER) as memory:
+        access = hook.grant_sender_access(agent, sender) if sender else None
+        with translate_errors():
+            async with hook.acquire(agent, sender or DEFAULT_SENDER) as memory:
                 yield memory, access
 
 
-def find_entry(memory: "Memory", access: MemoryAccess | None, name: str) -> Entry | None:
+def find_entry(memory: "Memory", access: MemoryAccess | None, name: str) -> MemoryEntry | None:
     if access is None:
         return memory.get(name)
     entry = access.find(memory, name)
-    return access.show(entry) if entry is not None else None
+    return access.to_visible(entry) if entry is not None else None
 
 
-def list_entries(memory: "Memory", access: MemoryAccess | None) -> list[Entry]:
+def list_entries(memory: "Memory", access: MemoryAccess | None) -> list[MemoryEntry]:
     if access is None:
         return memory.entries()
-    return list(map(access.show, memory.entries(access.view)))
+    return list(map(access.to_visible, memory.entries(access.view)))
 
 
 def replace_entries(
-    memory: "Memory", access: MemoryAccess | None, entries: Iterable[Entry]
+    memory: "Memory", access: MemoryAccess | None, entries: Iterable[MemoryEntry]
 ) -> None:
     if access is None:
         memory.replace(entries)
     else:
-        memory.replace(map(access.store, entries), access.view)
+        memory.replace(map(access.to_stored, entries), access.view)
 
 
-def moment(field: str, text: str) -> datetime | None:
+def parse_time_field(field: str, text: str) -> datetime | None:
     if not text:
         return None
     try:
@@ -130,7 +136,7 @@ def moment(field: str, text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def session_hit(hit: SessionHit) -> wire.SessionHit:
+def to_session_hit(hit: SessionHit) -> wire.SessionHit:
     return wire.SessionHit(
         agent=hit.agent,
         sender=hit.sender,
@@ -151,7 +157,7 @@ def session_hit(hit: SessionHit) -> wire.SessionHit:
     )
 
 
-def memory_hit(hit: "Hit") -> wire.MemoryHit:
+def to_memory_hit(hit: "MemoryHit") -> wire.MemoryHit:
     entry = hit.entry
     return wire.MemoryHit(
         name=entry.name,
@@ -159,11 +165,11 @@ def memory_hit(hit: "Hit") -> wire.MemoryHit:
         content=entry.content,
         aliases=entry.aliases,
         score=hit.score,
-        created_at=rfc_3339(entry.created_at),
+        created_at=format_rfc_3339(entry.created_at),
     )
 
 
-def rfc_3339(seconds: int) -> str:
+def format_rfc_3339(seconds: int) -> str:
     """Files of others may say what no calendar has."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
@@ -171,25 +177,29 @@ def rfc_3339(seconds: int) -> str:
         return ""
 
 
-def page(entries: Sequence[Entry], after: int) -> wire.MemoryPage:
+def to_memory_page(entries: Sequence[MemoryEntry], after: int) -> wire.MemoryPage:
     found = wire.MemoryPage(total=len(entries))
-    room = PAGE
+    room = PAGE_BYTES
     for entry in entries:
         if entry.id <= after:
             continue
-        room -= OVERHEAD + len(entry.content.encode()) + names_size([entry.name, *entry.aliases])
+        room -= (
+            ENTRY_OVERHEAD_BYTES
+            + len(entry.content.encode())
+            + count_name_bytes([entry.name, *entry.aliases])
+        )
         if room < 0 and found.entries:
             found.next_after = found.entries[-1].number
             break
-        found.entries.append(memory_entry(entry))
+        found.entries.append(to_memory_entry(entry))
     return found
 
 
-def names_size(names: Iterable[str]) -> int:
+def count_name_bytes(names: Iterable[str]) -> int:
     return sum(len(name.encode()) for name in names)
 
 
-def memory_entry(entry: Entry) -> wire.MemoryEntry:
+def to_memory_entry(entry: MemoryEntry) -> wire.MemoryEntry:
     return wire.MemoryEntry(
         number=entry.id,
         name=entry.name,
@@ -200,15 +210,15 @@ def memory_entry(entry: Entry) -> wire.MemoryEntry:
     )
 
 
-def entry_of(given: wire.MemoryEntry) -> Entry:
+def parse_memory_entry(given: wire.MemoryEntry) -> MemoryEntry:
     try:
-        kind = Kind[given.kind.upper() or "NOTE"]
+        kind = EntryKind[given.kind.upper() or "NOTE"]
     except KeyError:
-        known = ", ".join(kind.name.lower() for kind in Kind)
+        known = ", ".join(kind.name.lower() for kind in EntryKind)
         raise BadRequestError(f"a kind is one of {known}, not {given.kind[:40]!r}") from None
     # They are made in one go, however many, and nobody is answered meanwhile.
     if len(given.aliases) > MAX_ALIASES:
         raise BadRequestError(
             f"{given.name[:60]!r} has more than {MAX_ALIASES} aliases; keep the best"
         )
-    return Entry(0, given.created_at, kind, given.name, given.content, tuple(given.aliases))
+    return MemoryEntry(0, given.created_at, kind, given.name, given.content, tuple(given.aliases))

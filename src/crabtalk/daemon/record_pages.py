@@ -4,19 +4,26 @@ from typing import Any
 
 from crabtalk.protocol import wire
 from crabtalk.runtime import StopReason, read_usage
-from crabtalk.storage import EventRecord, Followed, MarkerRecord, MessageRecord, MetaRecord, Record
+from crabtalk.storage import (
+    EventRecord,
+    MarkerRecord,
+    MessageRecord,
+    MetaRecord,
+    Record,
+    RecordSlice,
+)
 
-from .answers import conversation_message
-from .stream_events import REASONS, token_usage
+from .answers import to_conversation_message
+from .stream_events import WIRE_STOP_REASONS, to_token_usage
 
-STOP_REASONS = {reason.value: REASONS[reason] for reason in StopReason}
+STOP_REASONS = {reason.value: WIRE_STOP_REASONS[reason] for reason in StopReason}
 
 
-def record_page(found: Followed, asked: int, limit: int) -> wire.RecordPage:
+def to_record_page(found: RecordSlice, asked: int, limit: int) -> wire.RecordPage:
     """At most `limit` records. Records that nobody outside needs are passed over."""
     page = wire.RecordPage(
         next_position=found.position,
-        has_more=found.more,
+        has_more=found.has_more,
         log_id=found.origin,
         restarted=found.start != asked,
     )
@@ -25,16 +32,16 @@ def record_page(found: Followed, asked: int, limit: int) -> wire.RecordPage:
             page.next_position = position
             page.has_more = True
             break
-        if (answer := conversation_record(record)) is not None:
+        if (answer := to_conversation_record(record)) is not None:
             answer.position = position
             page.records.append(answer)
     return page
 
 
-def conversation_record(record: Record) -> wire.ConversationRecord | None:
+def to_conversation_record(record: Record) -> wire.ConversationRecord | None:
     match record:
         case MessageRecord():
-            message = conversation_message(record, with_runs=True)
+            message = to_conversation_message(record, with_runs=True)
             return wire.ConversationRecord(message=message)
         case EventRecord(event="done"):
             return wire.ConversationRecord(run_end=to_run_end(record))
@@ -55,7 +62,7 @@ def to_run_end(record: EventRecord) -> wire.RunEndRecord:
         stop_reason=STOP_REASONS.get(word, wire.STOP_REASON_ERROR),
         error=str(data.get("error", "")),
         model=str(data.get("model", "")),
-        usage=token_usage(read_usage(data.get("usage"))),
+        usage=to_token_usage(read_usage(data.get("usage"))),
         interrupted=word == "interrupted",
     )
 

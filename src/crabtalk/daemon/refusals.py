@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from crabtalk.memory import StoreError
-from crabtalk.model import ApiError, SettingsError
+from crabtalk.memory import MemoryStoreError
+from crabtalk.model import ApiError, ProviderSettingsError
 from crabtalk.protocol import (
     BadRequestError,
     ConflictError,
@@ -29,7 +29,7 @@ from .config_file import ConfigError
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Around what may be refused below."""
     try:
         yield
@@ -41,13 +41,13 @@ def answered() -> Iterator[None]:
         raise ConflictError(str(error)) from error
     except (BusyError, StorageUnavailableError) as error:
         raise UnavailableError(str(error)) from error
-    except StoreError as error:
-        raise store_refusal(error) from error
-    except (CompactionError, StorageError, ConfigError, SettingsError, ApiError) as error:
+    except MemoryStoreError as error:
+        raise to_request_error(error) from error
+    except (CompactionError, StorageError, ConfigError, ProviderSettingsError, ApiError) as error:
         raise InternalError(str(error)) from error
 
 
-def store_refusal(error: StoreError) -> RequestError:
+def to_request_error(error: MemoryStoreError) -> RequestError:
     """A memory has more codes than the wire."""
     match error.code:
         case 404:
@@ -59,5 +59,5 @@ def store_refusal(error: StoreError) -> RequestError:
     return BadRequestError(str(error))
 
 
-def no_agent(name: str) -> NotFoundError:
+def unknown_agent_error(name: str) -> NotFoundError:
     return NotFoundError(f"no agent is called {name[:80]!r}")

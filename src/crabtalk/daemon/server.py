@@ -26,30 +26,35 @@ from crabtalk.protocol import (
 from crabtalk.runtime import DEFAULT_SENDER, Done, Event, Run, StopReason
 from crabtalk.storage import Pair, hash_content
 
-from .agents_server import AgentsServer
-from .conversations_server import ConversationsServer
+from .agents_server import AgentHandlers
+from .conversations_server import ConversationHandlers
 from .daemon import Daemon
-from .events_server import EventsServer
-from .mcp_server import McpServer
-from .permissions_server import PermissionsServer
-from .recall_server import RecallServer
-from .refusals import answered
-from .stream_events import stream_event, token_usage
+from .events_server import EventHandlers
+from .mcp_server import McpHandlers
+from .permissions_server import PermissionHandlers
+from .recall_server import MemoryAndSearchHandlers
+from .refusals import translate_errors
+from .stream_events import to_stream_event, to_token_usage
 
 # What clients may rely on: docs/protocol.md, Greeting.
 FEATURES = ("keys", "attach", "records", "request_id")
 if TYPE_CHECKING:
-    from .fleet_following import FleetFollowing, RemoteRun
+    from .fleet_following import RemoteRun, RemoteRuns
 
-LONGEST_SENDER = 1024
-LONGEST_PATH = 8192
-LONGEST_KEY = 128  # bytes
+MAX_SENDER_CHARS = 1024
+MAX_PATH_CHARS = 8192
+MAX_KEY_BYTES = 128  # bytes
 # How long a run with a key goes on when everybody who followed it is gone, in seconds.
 RETURN_SECONDS = 30.0
 
 
 class DaemonServer(
-    AgentsServer, ConversationsServer, EventsServer, McpServer, PermissionsServer, RecallServer
+    AgentHandlers,
+    ConversationHandlers,
+    EventHandlers,
+    McpHandlers,
+    PermissionHandlers,
+    MemoryAndSearchHandlers,
 ):
     """One per process. What no part overrides answers 501."""
 
@@ -70,21 +75,21 @@ class DaemonServer(
         )
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
-        runtime = await self._daemon.opened()
+        runtime = await self._daemon.wait_until_opened()
         fleet = self._daemon.fleet
         return wire.DaemonStats(
             uptime_secs=int(time.monotonic() - self._started),
             active_conversations=sum(c.exists for c in runtime.conversations),
             registered_agents=len(runtime.agents),
             active_model=self._daemon.models.active,
-            runs=runtime.running,
+            runs=runtime.running_count,
             problems=self._daemon.problems,
             fleet=await fleet.info() if fleet is not None else None,
         )
 
     async def reload(self, request: wire.ReloadMsg) -> None:
-        await self._daemon.opened()
-        with answered():
+        await self._daemon.wait_until_opened()
+        with translate_errors():
             await self._daemon.reload()
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
@@ -95,17 +100,17 @@ class DaemonServer(
                 async for message in messages:
                     yield message
             return
-        run = await self._start(request, detached=request.detach)
-        waiting = self._daemon.asks.pending(run.pair)
+        run = await self._start_run(request, detached=request.detach)
+        waiting = self._daemon.pending_questions.find_unanswered(run.pair)
         if self._daemon.fleet is not None:
-            self._daemon.fleet.look_for_question(run)
+            self._daemon.fleet.show_remote_question(run)
         async with aclosing(run.events()) as events:
             async for event in events:
                 if type(event) is Done:
                     check_accepted(run, event)
-                if (shown := stream_event(event)) is not None:
+                if (shown := to_stream_event(event)) is not None:
                     yield shown
-                if waiting is not None and (again := stream_event(waiting)) is not None:
+                if waiting is not None and (again := to_stream_event(waiting)) is not None:
                     # The turn before this one waits for an answer; whoever asked may be gone.
                     yield again
                     waiting = None
@@ -113,30 +118,30 @@ class DaemonServer(
     async def _stream_keyed(
         self, request: wire.StreamMsg
     ) -> AsyncGenerator[wire.StreamEvent, None]:
-        remote = await self._find_elsewhere(request, detached=request.detach)
+        remote = await self._find_remote_run(request, detached=request.detach)
         if remote is not None:
-            with answered():
+            with translate_errors():
                 async with aclosing(remote.events()) as messages:
                     async for message in messages:
                         yield message
             if remote.is_over:
                 return
         # Also when the other daemon died: the key runs once, so this gives the stored outcome.
-        run = await self._start(request, detached=request.detach)
+        run = await self._start_run(request, detached=request.detach)
         async with aclosing(self._follow_keyed(run)) as messages:
             async for message in messages:
                 yield message
 
-    async def _find_elsewhere(
+    async def _find_remote_run(
         self, request: wire.StreamMsg | wire.SendMsg, *, detached: bool
     ) -> "RemoteRun | None":
         """The run of this key that another daemon has, in flight or in line."""
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.wait_until_ready()
         check_key(request.key)
-        following = self._following
+        following = self._remote_runs
         if following is None or runtime.find_run(request.agent, request.sender, key=request.key):
             return None
-        with answered():
+        with translate_errors():
             return await following.find(
                 request.agent,
                 request.sender,
@@ -146,22 +151,22 @@ class DaemonServer(
             )
 
     @property
-    def _following(self) -> "FleetFollowing | None":
+    def _remote_runs(self) -> "RemoteRuns | None":
         """None where no other daemon shares the storage."""
-        return self._daemon.fleet.following if self._daemon.fleet is not None else None
+        return self._daemon.fleet.remote_runs if self._daemon.fleet is not None else None
 
     async def _follow_keyed(self, run: Run) -> AsyncGenerator[wire.StreamEvent, None]:
         """The stream of a run with a key, for each of those who asked for it."""
         # The run's own questions are in its transcript, in their place.
-        waiting = self._daemon.asks.pending(run.pair, besides=run)
+        waiting = self._daemon.pending_questions.find_unanswered(run.pair, besides=run)
         if self._daemon.fleet is not None:
-            self._daemon.fleet.look_for_question(run)
-        following = self._following
+            self._daemon.fleet.show_remote_question(run)
+        following = self._remote_runs
         own = following.follow_waiting(run, self._follow) if following else self._follow(run)
         async with aclosing(own) as messages:
             async for message in messages:
                 yield message
-                if waiting is not None and (again := stream_event(waiting)) is not None:
+                if waiting is not None and (again := to_stream_event(waiting)) is not None:
                     yield again
                     waiting = None
 
@@ -173,7 +178,7 @@ class DaemonServer(
                 async for number, event in events:
                     if type(event) is Done:
                         check_accepted(run, event)
-                    if (message := stream_event(event)) is not None:
+                    if (message := to_stream_event(event)) is not None:
                         if number:
                             message.number = number
                         yield message
@@ -182,7 +187,7 @@ class DaemonServer(
                 kill_unless_followed(run, self._return_seconds)
 
     async def attach(self, request: wire.AttachMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.wait_until_ready()
         agent, sender = request.agent, request.sender
         run = runtime.find_run(agent, sender, run_id=request.run_id, key=request.key)
         if run is not None:
@@ -192,11 +197,11 @@ class DaemonServer(
             return
         run_id, key = request.run_id, request.key
         remote: RemoteRun | None = None
-        if self._following is not None:
-            with answered():
-                remote = await self._following.find_attached(request)
+        if self._remote_runs is not None:
+            with translate_errors():
+                remote = await self._remote_runs.find_to_attach(request)
         if remote is not None:
-            with answered():
+            with translate_errors():
                 async with aclosing(remote.events()) as messages:
                     async for message in messages:
                         yield message
@@ -205,26 +210,26 @@ class DaemonServer(
             run_id, key = remote.run_id, ""
         stored: list[Event] = []
         if run_id or key:
-            with answered():
-                stored = await runtime.stored_events(agent, sender, run_id=run_id, key=key)
+            with translate_errors():
+                stored = await runtime.read_stored_events(agent, sender, run_id=run_id, key=key)
         if not stored:
-            raise NotFoundError(nothing_to_follow(request))
+            raise NotFoundError(describe_missing_run(request))
         for event in stored:
-            if (shown := stream_event(event)) is not None:
+            if (shown := to_stream_event(event)) is not None:
                 yield shown
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
-        runtime = await self._daemon.ready()
-        with answered():
+        runtime = await self._daemon.wait_until_ready()
+        with translate_errors():
             if request.guest:
-                await self._daemon.find_agent(request.guest)
-                runtime.agent(request.guest)
-        if request.key and (remote := await self._find_elsewhere(request, detached=True)):
-            with answered():
+                await self._daemon.load_new_agent(request.guest)
+                runtime.build_agent(request.guest)
+        if request.key and (remote := await self._find_remote_run(request, detached=True)):
+            with translate_errors():
                 async with aclosing(remote.events()) as messages:
                     async for _ in messages:
                         pass  # until it is over; the log has the outcome then
-        run = await self._start(request, detached=True)
+        run = await self._start_run(request, detached=True)
         done = await run.wait()
         if done.is_conflict:
             raise ConflictError(done.error)
@@ -233,20 +238,22 @@ class DaemonServer(
         if done.reason is StopReason.CANCELLED:
             raise InternalError("the turn was killed; what was said by then is kept")
         return wire.SendResponse(
-            agent=done.agent, content=done.text, model=done.model, usage=token_usage(done.usage)
+            agent=done.agent, content=done.text, model=done.model, usage=to_token_usage(done.usage)
         )
 
-    async def _start(self, request: wire.StreamMsg | wire.SendMsg, *, detached: bool) -> Run:
-        runtime = await self._daemon.ready()
+    async def _start_run(self, request: wire.StreamMsg | wire.SendMsg, *, detached: bool) -> Run:
+        runtime = await self._daemon.wait_until_ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
-        if max(len(request.sender), len(request.origin)) > LONGEST_SENDER:
-            raise BadRequestError(f"sender is longer than {LONGEST_SENDER} characters; shorten it")
+        if max(len(request.sender), len(request.origin)) > MAX_SENDER_CHARS:
+            raise BadRequestError(
+                f"sender is longer than {MAX_SENDER_CHARS} characters; shorten it"
+            )
         check_key(request.key)
-        cwd = await directory(request.cwd) if request.cwd else None
-        with answered():
-            await self._daemon.find_agent(request.agent)
-            await self._daemon.find_agent(request.guest)
+        cwd = await check_directory(request.cwd) if request.cwd else None
+        with translate_errors():
+            await self._daemon.load_new_agent(request.agent)
+            await self._daemon.load_new_agent(request.guest)
             return runtime.start(
                 request.agent,
                 request.content,
@@ -257,13 +264,13 @@ class DaemonServer(
                 detached=detached,
                 attended=isinstance(request, wire.StreamMsg),
                 unattended=request.unattended,
-                mode=checked_mode(request.mode),
+                mode=check_mode(request.mode),
                 origin=request.origin,
                 key=request.key,
             )
 
     async def kill(self, request: wire.KillMsg) -> None:
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.wait_until_ready()
         run_id, key = request.run_id, request.key
         run = None
         if run_id or key:
@@ -271,49 +278,49 @@ class DaemonServer(
         if run is not None and request.unless_shared and run.followers > 1:
             return
         # A run that waits here for a turn elsewhere is this daemon's to cancel.
-        if run is None and await self._is_passed_on(wire.ClientMessage(kill=request)):
+        if run is None and await self._forward_to_owner(wire.ClientMessage(kill=request)):
             return
-        with answered():
+        with translate_errors():
             await runtime.kill(request.agent, request.sender, run_id=run_id, key=key)
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         pair = Pair(request.agent, request.sender or DEFAULT_SENDER)
-        if self._daemon.asks.reply(
+        if self._daemon.pending_questions.submit_reply(
             pair, request.content, request.ask_id, as_owner=request.as_owner
         ):
             return
-        if not await self._is_passed_on(wire.ClientMessage(reply_to_ask=request)):
+        if not await self._forward_to_owner(wire.ClientMessage(reply_to_ask=request)):
             raise NotFoundError("nothing is being asked in this conversation")
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
-        runtime = await self._daemon.ready()
+        runtime = await self._daemon.wait_until_ready()
         if not request.content.strip():
             raise BadRequestError("the message is empty; say something in content")
         check_key(request.key)
-        if await self._is_passed_on(wire.ClientMessage(steer_session=request)):
+        if await self._forward_to_owner(wire.ClientMessage(steer_session=request)):
             return
-        with answered():
+        with translate_errors():
             await runtime.steer(request.agent, request.content, request.sender, request.key)
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
-        runtime = await self._daemon.ready()
-        with answered():
+        runtime = await self._daemon.wait_until_ready()
+        with translate_errors():
             archive = await runtime.compact(request.agent, request.sender, fresh=request.fresh)
         return wire.CompactResponse(summary=archive.summary)
 
 
-def checked_mode(word: str) -> str:
+def check_mode(word: str) -> str:
     """Raises BadRequestError for what is no mode; empty is none."""
     try:
-        return parse_mode(word).word if word else ""
+        return parse_mode(word).label if word else ""
     except ValueError as error:
         raise BadRequestError(str(error)) from None
 
 
 def check_key(key: str) -> None:
     """Raises BadRequestError for a key that is too long."""
-    if len(key.encode()) > LONGEST_KEY:
-        raise BadRequestError(f"key is longer than {LONGEST_KEY} bytes; shorten it")
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise BadRequestError(f"key is longer than {MAX_KEY_BYTES} bytes; shorten it")
 
 
 def check_accepted(run: Run, done: Done) -> None:
@@ -323,40 +330,40 @@ def check_accepted(run: Run, done: Done) -> None:
     if done.is_passing and not done.steps:
         raise UnavailableError(done.error)
     if not run.is_started:
-        raise not_accepted(done)
+        raise to_not_accepted_error(done)
 
 
 def kill_unless_followed(run: Run, seconds: float) -> None:
     """Nobody follows the run: nobody pays for words that nobody reads. Somebody may come back."""
-    if run.detached or run.done is not None or run.task is None:
+    if run.is_detached or run.done is not None or run.task is None:
         return
     seen = run.follow_count
 
     def kill() -> None:
-        if not run.detached and run.follow_count == seen:
+        if not run.is_detached and run.follow_count == seen:
             run.kill()
 
     timer = asyncio.get_running_loop().call_later(seconds, kill)
     run.task.add_done_callback(lambda _: timer.cancel())
 
 
-def nothing_to_follow(request: wire.AttachMsg) -> str:
+def describe_missing_run(request: wire.AttachMsg) -> str:
     if request.run_id or request.key:
         name = f"run {request.run_id[:80]!r}" if request.run_id else f"key {request.key[:80]!r}"
         return f"this conversation has no {name}; say the message first"
     return "nothing runs in this conversation; list_messages has what was said"
 
 
-def not_accepted(done: Done) -> RequestError:
+def to_not_accepted_error(done: Done) -> RequestError:
     """The error for a turn of which nothing was kept, so that it never started."""
     if done.reason is StopReason.ERROR:
         return InternalError(done.error)
     return UnavailableError("the turn was cancelled before it was accepted; say it again")
 
 
-async def directory(text: str) -> Path:
+async def check_directory(text: str) -> Path:
     """A working directory from the wire: it must be one, here, whatever the client's is."""
-    path = Path(text[:LONGEST_PATH])
+    path = Path(text[:MAX_PATH_CHARS])
     if not path.is_absolute() or "\0" in text:
         raise BadRequestError(f"cwd must be an absolute path, not {text[:80]!r}")
     # Unlike Path's, it never raises: a path too long, or out of reach, is no directory either.

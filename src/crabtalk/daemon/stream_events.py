@@ -6,7 +6,7 @@ from typing import Any
 from crabtalk.model import ToolCall, Usage
 from crabtalk.protocol import wire
 from crabtalk.runtime import (
-    Approval,
+    ApprovalRequest,
     AskUser,
     ContextUsage,
     Done,
@@ -25,7 +25,7 @@ from crabtalk.runtime import (
     UserSteered,
 )
 
-REASONS = {
+WIRE_STOP_REASONS = {
     StopReason.COMPLETED: wire.STOP_REASON_COMPLETED,
     StopReason.CANCELLED: wire.STOP_REASON_CANCELLED,
     StopReason.MAX_ITERATIONS: wire.STOP_REASON_MAX_ITERATIONS,
@@ -33,29 +33,29 @@ REASONS = {
     StopReason.ERROR: wire.STOP_REASON_ERROR,
     StopReason.LENGTH: wire.STOP_REASON_LENGTH,
 }
-LARGEST_COUNT = 2**32 - 1
+MAX_WIRE_COUNT = 2**32 - 1
 
 
-def stream_event(event: Event) -> wire.StreamEvent | None:
+def to_stream_event(event: Event) -> wire.StreamEvent | None:
     """None for what a stream does not show."""
     convert = CONVERSIONS.get(type(event))
     return convert(event) if convert is not None else None
 
 
-def chunk(event: TextDelta) -> wire.StreamEvent:
+def to_chunk(event: TextDelta) -> wire.StreamEvent:
     # Of all events by far the most, and filled in place it costs half of what two messages do.
     message = wire.StreamEvent()
     message.chunk.content = event.text
     return message
 
 
-def thinking(event: ThinkingDelta) -> wire.StreamEvent:
+def to_thinking(event: ThinkingDelta) -> wire.StreamEvent:
     message = wire.StreamEvent()
     message.thinking.content = event.text
     return message
 
 
-def start(event: Started) -> wire.StreamEvent:
+def to_start(event: Started) -> wire.StreamEvent:
     return wire.StreamEvent(
         start=wire.StreamStart(
             agent=event.agent,
@@ -66,32 +66,32 @@ def start(event: Started) -> wire.StreamEvent:
     )
 
 
-def tool_start(event: ToolStart) -> wire.StreamEvent:
-    calls = call_infos(event.calls)
+def to_tool_start(event: ToolStart) -> wire.StreamEvent:
+    calls = to_call_infos(event.calls)
     return wire.StreamEvent(
         tool_start=wire.ToolStartEvent(calls=calls, early=True if event.early else None)
     )
 
 
-def ask_user(event: AskUser) -> wire.StreamEvent:
-    return wire.StreamEvent(ask_user=ask_event(event))
+def to_ask_user(event: AskUser) -> wire.StreamEvent:
+    return wire.StreamEvent(ask_user=to_ask_event(event))
 
 
-def ask_event(event: AskUser) -> wire.AskUserEvent:
+def to_ask_event(event: AskUser) -> wire.AskUserEvent:
     questions = [
         wire.AskQuestion(
             question=q.question,
             header=q.header,
             options=[wire.AskOption(label=o.label, description=o.description) for o in q.options],
             multi_select=q.multi_select,
-            approval=approval_request(q.approval) if q.approval is not None else None,
+            approval=to_approval_request(q.approval) if q.approval is not None else None,
         )
         for q in event.questions
     ]
     return wire.AskUserEvent(questions=questions, ask_id=event.ask_id)
 
 
-def approval_request(approval: Approval) -> wire.ApprovalRequest:
+def to_approval_request(approval: ApprovalRequest) -> wire.ApprovalRequest:
     return wire.ApprovalRequest(
         agent=approval.agent,
         tool=approval.tool,
@@ -106,7 +106,7 @@ def approval_request(approval: Approval) -> wire.ApprovalRequest:
     )
 
 
-def tool_result(event: ToolResult) -> wire.StreamEvent:
+def to_tool_result(event: ToolResult) -> wire.StreamEvent:
     return wire.StreamEvent(
         tool_result=wire.ToolResultEvent(
             call_id=event.call_id,
@@ -117,26 +117,26 @@ def tool_result(event: ToolResult) -> wire.StreamEvent:
     )
 
 
-def end(event: Done) -> wire.StreamEvent:
+def to_end(event: Done) -> wire.StreamEvent:
     return wire.StreamEvent(
         end=wire.StreamEnd(
             agent=event.agent,
             error=event.error,
             model=event.model,
-            usage=token_usage(event.usage),
-            stop_reason=REASONS[event.reason],
+            usage=to_token_usage(event.usage),
+            stop_reason=WIRE_STOP_REASONS[event.reason],
         )
     )
 
 
-def call_infos(calls: Iterable[ToolCall]) -> list[wire.ToolCallInfo]:
+def to_call_infos(calls: Iterable[ToolCall]) -> list[wire.ToolCallInfo]:
     return [
         wire.ToolCallInfo(name=call.name, arguments=call.arguments, id=call.id or None)
         for call in calls
     ]
 
 
-def token_usage(usage: Usage | None) -> wire.TokenUsage | None:
+def to_token_usage(usage: Usage | None) -> wire.TokenUsage | None:
     """A vendor may report what the wire cannot hold; better the largest number than none."""
     if usage is None:
         return None
@@ -151,7 +151,7 @@ def token_usage(usage: Usage | None) -> wire.TokenUsage | None:
     }
     return wire.TokenUsage(
         **{
-            name: max(0, min(count, LARGEST_COUNT))
+            name: max(0, min(count, MAX_WIRE_COUNT))
             for name, count in known.items()
             if count is not None
         }
@@ -159,22 +159,22 @@ def token_usage(usage: Usage | None) -> wire.TokenUsage | None:
 
 
 CONVERSIONS: dict[type[Any], Callable[[Any], wire.StreamEvent]] = {
-    TextDelta: chunk,
-    ThinkingDelta: thinking,
-    Started: start,
+    TextDelta: to_chunk,
+    ThinkingDelta: to_thinking,
+    Started: to_start,
     TextStart: lambda e: wire.StreamEvent(text_start=wire.TextStartEvent(agent=e.agent)),
     TextEnd: lambda e: wire.StreamEvent(text_end=wire.TextEndEvent(agent=e.agent)),
     ThinkingStart: lambda e: wire.StreamEvent(
         thinking_start=wire.ThinkingStartEvent(agent=e.agent)
     ),
     ThinkingEnd: lambda e: wire.StreamEvent(thinking_end=wire.ThinkingEndEvent(agent=e.agent)),
-    ToolStart: tool_start,
-    ToolResult: tool_result,
-    AskUser: ask_user,
+    ToolStart: to_tool_start,
+    ToolResult: to_tool_result,
+    AskUser: to_ask_user,
     ToolsComplete: lambda e: wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent()),
     UserSteered: lambda e: wire.StreamEvent(user_steered=wire.UserSteeredEvent(content=e.text)),
     ContextUsage: lambda e: wire.StreamEvent(
-        context_usage=wire.ContextUsageEvent(usage=token_usage(e.usage))
+        context_usage=wire.ContextUsageEvent(usage=to_token_usage(e.usage))
     ),
-    Done: end,
+    Done: to_end,
 }

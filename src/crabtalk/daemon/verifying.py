@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from crabtalk.memory import StoreError, verify_memory
+from crabtalk.memory import MemoryStoreError, verify_memory
 from crabtalk.storage import verify_log
 
 # Damaged records that are named of one file; the others are counted.
-NAMED = 20
+MAX_RECORDS_NAMED = 20
 
 
 class DamagedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,7 +30,7 @@ class DamagedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     entry: str = ""  # of a memory
 
 
-class Report(msgspec.Struct, frozen=True):
+class VerificationReport(msgspec.Struct, frozen=True):
     home: str
     damage: list[DamagedRecord]
     unnamed: int  # damaged records that are not listed
@@ -38,17 +38,17 @@ class Report(msgspec.Struct, frozen=True):
     unchecked: int
 
 
-class Found(NamedTuple):
+class FileDamage(NamedTuple):
     named: list[DamagedRecord]
     unnamed: int
 
 
-def verify_home(home: Path, seconds: float | None = None) -> Report:
+def verify_home(home: Path, seconds: float | None = None) -> VerificationReport:
     """Looks for `seconds` at most, or at everything. One file is always finished."""
     end = None if seconds is None else time.monotonic() + seconds
     damage: list[DamagedRecord] = []
     unnamed = checked = unchecked = 0
-    for path in files_of(home):
+    for path in list_files(home):
         if end is not None and time.monotonic() > end:
             unchecked += 1
             continue
@@ -56,10 +56,10 @@ def verify_home(home: Path, seconds: float | None = None) -> Report:
         found = check_memory(path) if path.suffix == ".crmem" else check_log(path)
         damage += found.named
         unnamed += found.unnamed
-    return Report(str(home), damage, unnamed, checked, unchecked)
+    return VerificationReport(str(home), damage, unnamed, checked, unchecked)
 
 
-def files_of(home: Path) -> Iterator[Path]:
+def list_files(home: Path) -> Iterator[Path]:
     memories = {
         path.with_name(path.name.removesuffix(".journal"))
         for pattern in ("*.crmem", "*.crmem.journal")
@@ -77,63 +77,65 @@ def read_mtime(path: Path) -> float:
         return 0.0
 
 
-def check_log(path: Path) -> Found:
+def check_log(path: Path) -> FileDamage:
     try:
         found = verify_log(path)
     except FileNotFoundError:
-        return Found([], 0)
+        return FileDamage([], 0)
     except OSError as error:
         return report_unreadable(path, error.strerror or str(error))
     named = [
         DamagedRecord(
             str(path),
             one.text,
-            CUT if one.fault == "cut" else RESTORE,
+            CUT_ADVICE if one.fault == "cut" else RESTORE_ADVICE,
             line=one.line,
             message_id=one.message_id,
             at=one.at,
         )
-        for one in found[:NAMED]
+        for one in found[:MAX_RECORDS_NAMED]
     ]
-    return Found(named, len(found) - len(named))
+    return FileDamage(named, len(found) - len(named))
 
 
-CUT = "the daemon removes it when the conversation is next used"
-RESTORE = "restore the file from a backup, or go on without this record"
-REWRITE = (
+CUT_ADVICE = "the daemon removes it when the conversation is next used"
+RESTORE_ADVICE = "restore the file from a backup, or go on without this record"
+REWRITE_ADVICE = (
     "write the entry again, or stop the daemon and remove {sums} to accept the memory as it is"
 )
-REPAIR = "the daemon keeps a copy and uses what can be read; restore the file from a backup"
+REPAIR_ADVICE = "the daemon keeps a copy and uses what can be read; restore the file from a backup"
 
 
-def check_memory(path: Path) -> Found:
+def check_memory(path: Path) -> FileDamage:
     try:
         found = verify_memory(path)
-    except StoreError as error:
+    except MemoryStoreError as error:
         return report_unreadable(path, str(error))
-    step = REWRITE.format(sums=f"{path}.sums")
+    step = REWRITE_ADVICE.format(sums=f"{path}.sums")
     named = [
         DamagedRecord(
             str(path),
             one.text,
-            REPAIR if one.fault in ("unreadable", "journal") else step,
+            REPAIR_ADVICE if one.fault in ("unreadable", "journal") else step,
             entry=one.name,
         )
-        for one in found[:NAMED]
+        for one in found[:MAX_RECORDS_NAMED]
     ]
-    return Found(named, len(found) - len(named))
+    return FileDamage(named, len(found) - len(named))
 
 
-def report_unreadable(path: Path, reason: str) -> Found:
+def report_unreadable(path: Path, reason: str) -> FileDamage:
     text = f"the file cannot be read: {reason}"
-    return Found([DamagedRecord(str(path), text, "make it readable to you, then try again")], 0)
+    return FileDamage(
+        [DamagedRecord(str(path), text, "make it readable to you, then try again")], 0
+    )
 
 
-def report_json(report: Report) -> str:
+def encode_report(report: VerificationReport) -> str:
     return msgspec.json.encode(report).decode()
 
 
-def report_text(report: Report) -> str:
+def format_report(report: VerificationReport) -> str:
     lines = [f"{one.file}: {one.problem}; {one.next_step}" for one in report.damage]
     if report.unnamed:
         lines.append(f"{report.unnamed} more damaged records are not listed")

@@ -1,35 +1,35 @@
 """What agents can do. Each hook owns its tools: what the model may say, and the code behind it."""
 
-from .asks import Asks
+from .asks import AskRegistry
 from .bash import BashHook
-from .composite import Composite
+from .composite import CompositeHook
 from .delegate import DelegateHook, DelegateLimits
 from .files import FilesHook
 from .mcp import McpHook
-from .memories import Memories
+from .memories import MemoryPool
 from .memory import MemoryHook
 from .memory_access import MemoryAccess
 from .paths import read_roots
 from .sessions import SessionsHook
 from .skill import SkillHook
 from .title import TitleHook
-from .tool import Tool, ToolHook
+from .tool import AgentTool, ToolHook
 
 __all__ = [
-    "Asks",
+    "AgentTool",
+    "AskRegistry",
     "BashHook",
-    "Composite",
+    "CompositeHook",
     "DelegateHook",
     "DelegateLimits",
     "FilesHook",
     "McpHook",
-    "Memories",
     "MemoryAccess",
     "MemoryHook",
+    "MemoryPool",
     "SessionsHook",
     "SkillHook",
     "TitleHook",
-    "Tool",
     "ToolHook",
     "read_roots",
 ]

@@ -7,32 +7,32 @@ from msgspec import Meta
 
 from crabtalk.runtime import AskOption, AskQuestion, ToolDispatch, ToolError
 
-from .asks import Asks
-from .tool import Tool, ToolHook
+from .asks import AskRegistry
+from .tool import AgentTool, ToolHook
 
 
-class Option(msgspec.Struct):
+class AskUserOption(msgspec.Struct):
     label: str
     description: str = ""
 
 
-class Question(msgspec.Struct):
+class AskUserQuestion(msgspec.Struct):
     question: str
     header: str
     # Told as labels alone; with a description they are understood as well.
-    options: list[str | Option] = []
+    options: list[str | AskUserOption] = []
     multi_select: bool = False
 
 
-class AskUserTool(Tool):
+class AskUserTool(AgentTool):
     """Ask the user, and wait."""
 
     name: ClassVar[str] = "ask_user"
     kind: ClassVar[str] = "question"
-    questions: Annotated[list[Question], Meta(min_length=1)]
+    questions: Annotated[list[AskUserQuestion], Meta(min_length=1)]
 
     async def run(self, call: ToolDispatch, hook: "AskUserHook") -> str:
-        reply = await hook.asks.answer(call.run)
+        reply = await hook.asks.wait_for_reply(call.run)
         if reply is None:
             headers = ", ".join(question.header for question in self.questions)
             raise ToolError(f"nobody answered within {hook.asks.deadline:g} s: {headers}")
@@ -40,12 +40,12 @@ class AskUserTool(Tool):
 
 
 class AskUserHook(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (AskUserTool,)
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (AskUserTool,)
 
-    def __init__(self, asks: Asks) -> None:
+    def __init__(self, asks: AskRegistry) -> None:
         self.asks = asks
 
-    def questions(self, call: ToolDispatch) -> list[AskQuestion]:
+    def list_questions(self, call: ToolDispatch) -> list[AskQuestion]:
         """What a call asks; a call that does not parse asks nothing, and fails when it is run."""
         if call.name != AskUserTool.name:
             return []

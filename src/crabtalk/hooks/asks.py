@@ -13,46 +13,50 @@ from crabtalk.runtime import AskQuestion, AskUser, Run
 from crabtalk.storage import Pair
 
 
-class Pending(msgspec.Struct, eq=False):
+class RegisteredAsk(msgspec.Struct, eq=False):
     run: Run
     ask: AskUser
     reply: asyncio.Future[str]
     claimed: set[str] = msgspec.field(default_factory=set)  # digests of calls that wait for it
 
 
-class Asks:
+class AskRegistry:
     """At most one for a run and who it is for: its steps come one after the other."""
 
     def __init__(self, deadline: float = 300.0) -> None:
         self.deadline = deadline
-        self._pending: dict[tuple[str, bool], Pending] = {}  # by run and for_owner, oldest first
-        self._count = 0
+        self._pending: dict[
+            tuple[str, bool], RegisteredAsk
+        ] = {}  # by run and for_owner, oldest first
+        self._ask_count = 0
 
-    def open(
+    def open_ask(
         self, run: Run, questions: Sequence[AskQuestion], *, for_owner: bool = False
     ) -> AskUser:
-        self._count += 1
-        ask = AskUser(f"{run.id}-{self._count}", tuple(questions), for_owner)
+        self._ask_count += 1
+        ask = AskUser(f"{run.id}-{self._ask_count}", tuple(questions), for_owner)
         reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending[run.id, for_owner] = Pending(run, ask, reply)
+        self._pending[run.id, for_owner] = RegisteredAsk(run, ask, reply)
         return ask
 
-    def pending(self, pair: Pair, besides: Run | None = None) -> AskUser | None:
+    def find_unanswered(self, pair: Pair, besides: Run | None = None) -> AskUser | None:
         """What a conversation waits for, for whoever comes to it anew; `besides` that run."""
         return next(
             (
                 ask
-                for run, ask in self.waiting()
+                for run, ask in self.list_unanswered()
                 if run.pair == pair and run is not besides and not ask.for_owner
             ),
             None,
         )
 
-    def waiting(self) -> list[tuple[Run, AskUser]]:
+    def list_unanswered(self) -> list[tuple[Run, AskUser]]:
         """All that nobody has answered yet, the oldest first."""
         return [(p.run, p.ask) for p in self._pending.values() if not p.reply.done()]
 
-    def reply(self, pair: Pair, content: str, ask_id: str = "", *, as_owner: bool = False) -> bool:
+    def submit_reply(
+        self, pair: Pair, content: str, ask_id: str = "", *, as_owner: bool = False
+    ) -> bool:
         """Answers the oldest ask of a conversation, or the one with that id; False without one.
 
         One that is for the owner wants its id and the owner's word.
@@ -82,7 +86,7 @@ class Asks:
         approvals = [question.approval for question in pending.ask.questions]
         return any(one is not None and one.digest == digest for one in approvals)
 
-    async def answer(self, run: Run, *, for_owner: bool = False) -> str | None:
+    async def wait_for_reply(self, run: Run, *, for_owner: bool = False) -> str | None:
         """The reply; None when nobody gave one in time. Cancelled, others still wait for it."""
         pending = self._pending.get((run.id, for_owner))
         if pending is None:

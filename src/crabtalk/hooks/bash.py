@@ -11,36 +11,36 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from crabtalk.environment import child_environment
-from crabtalk.policy import sandbox_above
+from crabtalk.environment import build_child_environment
+from crabtalk.policy import find_caller_sandbox
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
 from . import shell
-from .schema import UNTOLD
-from .tool import Tool, ToolHook
+from .schema import HIDDEN_FROM_MODEL
+from .tool import AgentTool, ToolHook
 
-TIMEOUT = 120.0
-LONGEST = 3600.0  # seconds, whatever is asked for
+DEFAULT_TIMEOUT = 120.0
+MAX_TIMEOUT = 3600.0  # seconds, whatever is asked for
 # Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
 # sentence.
-RESULT = 60 * 1024
+MAX_RESULT_BYTES = 60 * 1024
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class BashSettings(msgspec.Struct, frozen=True):
     """An agent's [hooks.bash]."""
 
     disabled: bool = False
     deny: tuple[str, ...] = ()
     sandbox: Literal["off", "bwrap"] = "off"
-    timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = TIMEOUT
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)] = DEFAULT_TIMEOUT
     allow_senders: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, agent: Agent) -> "Settings":
+    def from_agent(cls, agent: Agent) -> "BashSettings":
         """Raises AgentError for what cannot be meant."""
         try:
             settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
@@ -64,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True):
                 )
         return settings
 
-    def tightened(self, above: "Settings") -> "Settings":
+    def tighten_by(self, above: "BashSettings") -> "BashSettings":
         """As they hold for a run that an agent with the settings `above` delegated."""
         return msgspec.structs.replace(
             self,
@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
 
-class Bash(Tool):
+class BashTool(AgentTool):
     """Run a bash command; it leaves nothing in the background."""
 
     name: ClassVar[str] = "bash"
@@ -83,113 +83,117 @@ class Bash(Tool):
     target: ClassVar[str] = "command"
 
     command: str
-    env: Annotated[dict[str, str], UNTOLD] = msgspec.field(default_factory=dict)
+    env: Annotated[dict[str, str], HIDDEN_FROM_MODEL] = msgspec.field(default_factory=dict)
     timeout: Annotated[Seconds, msgspec.Meta(description="seconds")] | None = None
 
     async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
         """Cancelled, the command and all it started are gone."""
-        settings = hook.settings_in_line(call)
+        settings = hook.get_effective_settings(call)
         check_variables(self.env)
-        timeout = min(self.timeout or settings.timeout, LONGEST)
-        argv = [found("bash") or "/bin/bash", "-c", self.command]
-        env = child_environment(settings.env)
+        timeout = min(self.timeout or settings.timeout, MAX_TIMEOUT)
+        argv = [find_program("bash") or "/bin/bash", "-c", self.command]
+        env = build_child_environment(settings.env)
         if settings.sandbox == "bwrap":
-            box = sandbox_above(call.run) or call.cwd
-            argv = [*sandbox(box, call.cwd, hook.hidden, self.env), *argv]
+            box = find_caller_sandbox(call.run) or call.cwd
+            argv = [*build_sandbox_command(box, call.cwd, hook.hidden, self.env), *argv]
         else:
             env |= self.env
         try:
-            outcome = await shell.run(argv, cwd=call.cwd, env=env, seconds=timeout)
-        except shell.ShellError as error:
-            raise failed(str(error)) from None
+            outcome = await shell.run_command(argv, cwd=call.cwd, env=env, seconds=timeout)
+        except shell.CommandStartError as error:
+            raise build_bash_error(str(error)) from None
         if outcome.timed_out:
-            raise failed(
+            raise build_bash_error(
                 f"it took longer than {timeout:g} s and was ended, with all it had started; "
                 "give it more time, or less to do.",
                 outcome,
             )
-        if settings.sandbox == "bwrap" and is_bwraps_own(outcome):
-            raise failed("the sandbox could not be set up, see stderr.", outcome)
-        return report(outcome)
+        if settings.sandbox == "bwrap" and is_sandbox_failure(outcome):
+            raise build_bash_error("the sandbox could not be set up, see stderr.", outcome)
+        return format_outcome(outcome)
 
 
 class BashHook(ToolHook):
     """Knows the settings of every agent. The sandbox does not show the directories in `hidden`:
     those with sockets through which a command could get out of it."""
 
-    tools = (Bash,)
+    tools = (BashTool,)
 
     def __init__(self, hidden: Sequence[Path] = ()) -> None:
         self.hidden = tuple(hidden)
-        self._settings: dict[str, Settings] = {}
+        self._settings: dict[str, BashSettings] = {}
 
-    def settings(self, agent: str) -> Settings:
-        return self._settings.get(agent, Settings())
+    def get_settings(self, agent: str) -> BashSettings:
+        return self._settings.get(agent, BashSettings())
 
-    def settings_in_line(self, call: ToolDispatch) -> Settings:
+    def get_effective_settings(self, call: ToolDispatch) -> BashSettings:
         """The settings of the call's agent, tightened by those of every agent above it."""
-        settings = self.settings(call.agent)
-        for caller in reversed(call.run.lineage):
-            settings = settings.tightened(Settings.of(caller))
+        settings = self.get_settings(call.agent)
+        for caller in reversed(call.run.caller_agents):
+            settings = settings.tighten_by(BashSettings.from_agent(caller))
         return settings
 
     def on_build_agent(self, agent: Agent) -> Agent:
-        Settings.of(agent)
+        BashSettings.from_agent(agent)
         return agent
 
     def on_register_agent(self, name: str, agent: Agent) -> None:
-        self._settings[name] = Settings.of(agent)
+        self._settings[name] = BashSettings.from_agent(agent)
 
     def on_unregister_agent(self, name: str) -> None:
         self._settings.pop(name, None)
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
-        settings = Settings.of(agent)
+        settings = BashSettings.from_agent(agent)
         if settings.disabled:
             return [], None
         denied = ", ".join(settings.deny)
-        return [Bash.name], f"<bash-policy>denied: {denied}</bash-policy>" if denied else None
+        return [BashTool.name], f"<bash-policy>denied: {denied}</bash-policy>" if denied else None
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
-        return self._permitted(call) if call.name == Bash.name else None
+        return self._run_if_enabled(call) if call.name == BashTool.name else None
 
-    async def _permitted(self, call: ToolDispatch) -> str | ToolOutput:
-        if self.settings_in_line(call).disabled:
+    async def _run_if_enabled(self, call: ToolDispatch) -> str | ToolOutput:
+        if self.get_effective_settings(call).disabled:
             raise ToolError("tool not available: bash")
-        return await self._run(Bash, call)
+        return await self._run(BashTool, call)
 
 
 def check_variables(env: Mapping[str, str]) -> None:
     """Raises ToolError for a variable by which a call could run what its command does not say."""
     if env:
-        from crabtalk.policy.environment import changes_what_runs  # late: few calls set any
+        from crabtalk.policy.environment import can_change_programs  # late: few calls set any
     for name in env:
-        if changes_what_runs(name):
+        if can_change_programs(name):
             raise ToolError(
                 f"permission denied: env may not set {name[:80]!r}, which can change what runs; "
                 "leave it out, or set it in the command itself"
             )
 
 
-def found(program: str) -> str | None:
+def find_program(program: str) -> str | None:
     import shutil  # late: it loads every way to compress
 
     return shutil.which(program)
 
 
-def sandbox(box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]) -> list[str]:
+def build_sandbox_command(
+    box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]
+) -> list[str]:
     """What to put before a command: it reads everything, writes the directory `box` and an empty
     /tmp, and has no network. `cwd` is where it starts, in the box or not. `env` is set inside:
     bwrap itself runs outside the sandbox, and must not obey what a model says. Raises
     ToolError where that cannot be had."""
-    bwrap = found("bwrap")
+    bwrap = find_program("bwrap")
     if bwrap is None:
-        raise failed(
+        raise build_bash_error(
             "the agent's file asks for a sandbox, and bwrap is not installed; install the package "
             'bubblewrap, or set sandbox = "off" in [hooks.bash].'
         )
     if box == Path(box.anchor):
-        raise failed(f"a sandbox that may write {box} is none; work in another directory.")
+        raise build_bash_error(
+            f"a sandbox that may write {box} is none; work in another directory."
+        )
     # No --new-session: the group has one already, and another would put the command out of reach
     # of the group's signals. A socket in a file system is no network, so their usual places are
     # empty as well.
@@ -206,26 +210,26 @@ def sandbox(box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]
     return [*argv, "--chdir", str(cwd), "--"]
 
 
-def is_bwraps_own(outcome: shell.Outcome) -> bool:
+def is_sandbox_failure(outcome: shell.CommandOutcome) -> bool:
     """Whether the sandbox failed, and not the command in it."""
     return outcome.exit_code == 1 and outcome.stderr.text()[0].startswith("bwrap: ")
 
 
-def failed(sentence: str, outcome: shell.Outcome | None = None) -> ToolError:
-    outcome = outcome or shell.Outcome(shell.Kept(), shell.Kept(), -1)
-    return ToolError(f"bash failed: {sentence}\n{report(outcome)}")
+def build_bash_error(sentence: str, outcome: shell.CommandOutcome | None = None) -> ToolError:
+    outcome = outcome or shell.CommandOutcome(shell.OutputBuffer(), shell.OutputBuffer(), -1)
+    return ToolError(f"bash failed: {sentence}\n{format_outcome(outcome)}")
 
 
-def report(outcome: shell.Outcome) -> str:
+def format_outcome(outcome: shell.CommandOutcome) -> str:
     """As JSON. Both streams give way until it is short enough: what is one byte for a program may
     be six in JSON."""
-    limit = shell.KEPT
-    while len(text := encoded(outcome, limit)) > RESULT:
+    limit = shell.MAX_KEPT_BYTES
+    while len(text := encode_outcome(outcome, limit)) > MAX_RESULT_BYTES:
         limit = limit * 3 // 4
     return text.decode()
 
 
-def encoded(outcome: shell.Outcome, limit: int) -> bytes:
+def encode_outcome(outcome: shell.CommandOutcome, limit: int) -> bytes:
     stdout, stdout_cut = outcome.stdout.text(limit)
     stderr, stderr_cut = outcome.stderr.text(limit)
     result: dict[str, Any] = {

@@ -16,22 +16,22 @@ import msgspec
 from msgspec import Meta
 
 from crabtalk.runtime import (
-    Access,
-    Parent,
+    ParentRun,
     Run,
     Runtime,
     RuntimeRefusalError,
     StopReason,
+    ToolAccess,
     ToolDispatch,
     ToolError,
-    require_whole,
+    require_positive_integers,
 )
 from crabtalk.storage import Agent
 
-from .tool import Tool, ToolHook
+from .tool import AgentTool, ToolHook
 
-WORKER = "worker"
-PROMPT = (
+WORKER_NAME = "worker"
+WORKER_PROMPT = (
     "You carry out one task for another agent. Do it with the tools you have, ask nobody, and "
     "answer with the result alone: what you found or did, and what is left open."
 )
@@ -45,47 +45,47 @@ class DelegateLimits:
     delegate_width: int = 16
 
     def __post_init__(self) -> None:
-        require_whole(self)
+        require_positive_integers(self)
 
 
-class Task(msgspec.Struct):
+class DelegateTask(msgspec.Struct):
     message: str
     agent: str = ""
     system_prompt: str | None = None
     cwd: str | None = None
 
 
-class Delegate(Tool):
+class DelegateTool(AgentTool):
     """Have agents do tasks in parallel."""
 
     name: ClassVar[str] = "delegate"
     kind: ClassVar[str] = "delegate"
-    tasks: Annotated[list[Task], Meta(min_length=1)]
+    tasks: Annotated[list[DelegateTask], Meta(min_length=1)]
     background: bool = False
 
     async def run(self, call: ToolDispatch, hook: "DelegateHook") -> str:
-        started = hook.start(call, self.tasks)
+        started = hook.start_tasks(call, self.tasks)
         if self.background:
-            hook.keep(started)
+            hook.keep_in_background(started)
             return json.dumps([{"agent": d.agent, "task_id": d.run.pair.sender} for d in started])
         try:
-            results = await asyncio.gather(*(delegated.result() for delegated in started))
+            results = await asyncio.gather(*(delegated.wait_for_result() for delegated in started))
         finally:
             for delegated in started:
                 delegated.run.kill()
-                hook.dismiss(delegated)
+                hook.dismiss_agent(delegated)
         return json.dumps(results, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Delegated:
+class StartedTask:
     """A task that runs. `agent` is what the caller called it, `made` whether it was made for it."""
 
     agent: str
     run: Run
-    made: bool
+    is_agent_temporary: bool
 
-    async def result(self) -> dict[str, str | None]:
+    async def wait_for_result(self) -> dict[str, str | None]:
         done = await self.run.wait()
         error: str | None = done.error or None
         if done.reason is StopReason.CANCELLED:
@@ -96,7 +96,7 @@ class Delegated:
 
 
 class DelegateHook(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (Delegate,)
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (DelegateTool,)
 
     def __init__(
         self, runtime: Callable[[], Runtime], limits: DelegateLimits | None = None
@@ -105,38 +105,38 @@ class DelegateHook(ToolHook):
         self._limits = limits or DelegateLimits()
         self._background: set[asyncio.Task[None]] = set()
 
-    def access(self, call: ToolDispatch) -> Access:
+    def describe_access(self, call: ToolDispatch) -> ToolAccess:
         """The other agents it would start, beside workers and itself."""
         try:
-            tasks = Delegate.parse(call.arguments).tasks
+            tasks = DelegateTool.parse(call.arguments).tasks
         except ToolError:
-            return Access(Delegate.kind)
+            return ToolAccess(DelegateTool.kind)
         known = self._runtime().agents
         others = {task.agent for task in tasks if task.agent in known} - {call.agent}
-        return Access(Delegate.kind, ", ".join(sorted(others)))
+        return ToolAccess(DelegateTool.kind, ", ".join(sorted(others)))
 
-    def start(self, call: ToolDispatch, tasks: list[Task]) -> list[Delegated]:
+    def start_tasks(self, call: ToolDispatch, tasks: list[DelegateTask]) -> list[StartedTask]:
         """All of them, or none. Raises ToolError."""
-        if call.run.killed:
+        if call.run.is_killed:
             raise ToolError("the run was stopped; nothing more is started")
         depth = call.run.parent.depth + 1 if call.run.parent is not None else 1
         if depth > self._limits.delegate_depth:
             raise ToolError(f"at most {self._limits.delegate_depth} agents deep; do it yourself")
         if len(tasks) > self._limits.delegate_width:
             raise ToolError(f"at most {self._limits.delegate_width} tasks in one call")
-        places = [self._place(call, task) for task in tasks]
-        started: list[Delegated] = []
+        places = [self._resolve_cwd(call, task) for task in tasks]
+        started: list[StartedTask] = []
         try:
             for number, (task, cwd) in enumerate(zip(tasks, places, strict=True)):
-                started.append(self._start(call, task, cwd, depth, number))
+                started.append(self._start_task(call, task, cwd, depth, number))
         except RuntimeRefusalError as error:
             for delegated in started:
                 delegated.run.kill()
-                self.dismiss(delegated)
+                self.dismiss_agent(delegated)
             raise ToolError(str(error)) from None
         return started
 
-    def _place(self, call: ToolDispatch, task: Task) -> Path:
+    def _resolve_cwd(self, call: ToolDispatch, task: DelegateTask) -> Path:
         """The task's directory: its caller's, or one inside of it."""
         if not task.cwd:
             return call.cwd
@@ -150,26 +150,30 @@ class DelegateHook(ToolHook):
             raise ToolError(f"invalid arguments: cwd {task.cwd!r} is no directory")
         return path
 
-    def _start(
-        self, call: ToolDispatch, task: Task, cwd: Path, depth: int, number: int
-    ) -> Delegated:
+    def _start_task(
+        self, call: ToolDispatch, task: DelegateTask, cwd: Path, depth: int, number: int
+    ) -> StartedTask:
         runtime = self._runtime()
         token = os.urandom(6).hex()  # never given out twice, so that no task resumes another's
-        name = task.agent or WORKER
-        made = task.system_prompt is not None or (name == WORKER and name not in runtime.agents)
+        name = task.agent or WORKER_NAME
+        made = task.system_prompt is not None or (
+            name == WORKER_NAME and name not in runtime.agents
+        )
         if made:
             name = f"{name}:{token}"
-            runtime.adopt(self._make(call, name, task.system_prompt or PROMPT))
-        parent = Parent(
+            runtime.add_temporary_agent(
+                self._build_temporary_agent(call, name, task.system_prompt or WORKER_PROMPT)
+            )
+        parent = ParentRun(
             call.run.pair,
             call.run.id,
             call.call_id,
             call.run.origin,
-            keeper=call.run.keeper if made else "",
+            memory_owner=call.run.memory_owner if made else "",
             depth=depth,
             task=number,
-            lineage=(*call.run.lineage, runtime.written(call.agent)),
-            directories=(*call.run.directories, call.cwd),
+            caller_agents=(*call.run.caller_agents, runtime.find_agent_definition(call.agent)),
+            caller_directories=(*call.run.caller_directories, call.cwd),
             tree=call.run.tree,
         )
         try:
@@ -181,31 +185,31 @@ class DelegateHook(ToolHook):
                 parent=parent,
                 verbatim=True,
                 detached=True,
-                chain=call.run.chain,  # a circle of events does not hide behind a task
+                chain=call.run.event_depth,  # a circle of events does not hide behind a task
             )
         except RuntimeRefusalError:
             if made:
-                runtime.dismiss(name)
+                runtime.remove_temporary_agent(name)
             raise
-        return Delegated(task.agent or WORKER, run, made)
+        return StartedTask(task.agent or WORKER_NAME, run, made)
 
-    def _make(self, call: ToolDispatch, name: str, prompt: str) -> Agent:
+    def _build_temporary_agent(self, call: ToolDispatch, name: str, prompt: str) -> Agent:
         """Made for one task: all its caller is, and may do, but for what it is told."""
-        caller = self._runtime().written(call.agent)
+        caller = self._runtime().find_agent_definition(call.agent)
         # Its servers are its caller's: the same declarations are the same peers.
         return msgspec.structs.replace(caller, name=name, prompt=prompt, description="")
 
-    def keep(self, started: list[Delegated]) -> None:
+    def keep_in_background(self, started: list[StartedTask]) -> None:
         """They go on without their caller."""
         for delegated in started:
-            task = asyncio.ensure_future(self._see_out(delegated))
+            task = asyncio.ensure_future(self._wait_and_dismiss(delegated))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _see_out(self, delegated: Delegated) -> None:
+    async def _wait_and_dismiss(self, delegated: StartedTask) -> None:
         await delegated.run.wait()
-        self.dismiss(delegated)
+        self.dismiss_agent(delegated)
 
-    def dismiss(self, delegated: Delegated) -> None:
-        if delegated.made:
-            self._runtime().dismiss(delegated.run.pair.agent)
+    def dismiss_agent(self, delegated: StartedTask) -> None:
+        if delegated.is_agent_temporary:
+            self._runtime().remove_temporary_agent(delegated.run.pair.agent)

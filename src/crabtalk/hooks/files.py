@@ -18,25 +18,27 @@ from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, Pair
 
-from .images import Picture, picture_of
-from .paths import Identity, Place, Roots, held, read_roots, resolve
-from .tool import Tool, ToolHook
+from .images import ImageInfo, detect_image
+from .paths import FileIdentity, PinnedFile, Roots, pin_file, read_roots, resolve_path
+from .tool import AgentTool, ToolHook
 
 T = TypeVar("T")
 
-MOST_BYTES = 50 * 1024 * 1024  # of a file; the contract's number
-LINES = 2000  # shown when nobody says how many
-LONGEST_LINE = 2000  # characters of a line that are shown
-OUTPUT = 48 * 1024  # bytes of lines in one answer, below what is cut from any tool's output
-PIECE = 256 * 1024  # bytes between two chances for other threads
+MAX_FILE_BYTES = 50 * 1024 * 1024  # of a file; the contract's number
+DEFAULT_LINE_LIMIT = 2000  # shown when nobody says how many
+MAX_LINE_LENGTH = 2000  # characters of a line that are shown
+MAX_OUTPUT_BYTES = (
+    48 * 1024
+)  # bytes of lines in one answer, below what is cut from any tool's output
+READ_SIZE = 256 * 1024  # bytes between two chances for other threads
 CONVERSATIONS = 256  # whose reads are remembered
 PATHS = 256  # remembered for each of them
-NUMBERS = 20  # line numbers in an error
+MAX_LINE_NUMBERS = 20  # line numbers in an error
 # What is looked through for something similar; the rest would take too long to compare.
-COMPARED_LINES = 10_000
-COMPARED_LENGTH = 120
-COMPARISONS = 500
-SIMILAR = 0.5  # of 1.0
+MAX_COMPARED_LINES = 10_000
+MAX_COMPARED_LENGTH = 120
+MAX_COMPARISONS = 500
+MIN_SIMILARITY = 0.5  # of 1.0
 
 FirstLine = Annotated[int | None, Meta(description="first line", extra_json_schema={"minimum": 1})]
 LineCount = Annotated[
@@ -45,7 +47,7 @@ LineCount = Annotated[
 ]
 
 
-class Read(Tool):
+class ReadTool(AgentTool):
     """Read a file or an image."""
 
     name = "read"
@@ -59,17 +61,17 @@ class Read(Tool):
     async def run(self, call: ToolDispatch, hook: "FilesHook") -> str | ToolOutput:
         """Cancelled, nothing is remembered."""
         first = max(1, self.offset or 1)
-        last = first + max(1, self.limit or LINES) - 1
+        last = first + max(1, self.limit or DEFAULT_LINE_LIMIT) - 1
         access = hook.access_of(call)
         path, identity, found = await asyncio.to_thread(
-            read, self.path, call.cwd, access, first, last
+            read_excerpt, self.path, call.cwd, access, first, last
         )
         if identity is not None:
-            hook.remember(call, path, identity)
+            hook.remember_read(call, path, identity)
         return found
 
 
-class Edit(Tool):
+class EditTool(AgentTool):
     """Replace the only old_string in a file you have read."""
 
     name = "edit"
@@ -87,25 +89,29 @@ class Edit(Tool):
         if self.old_string == self.new_string:
             raise ToolError("invalid arguments: old_string and new_string are the same text")
         access = hook.access_of(call)
-        path = await asyncio.to_thread(lambda: resolve(self.path, call.cwd, access, to_change=True))
+        path = await asyncio.to_thread(
+            lambda: resolve_path(self.path, call.cwd, access, to_change=True)
+        )
         # One after the other: of two edits from the same state one would be lost.
-        async with hook.lock(path):
-            known = hook.remembered(call, path)
-            work = asyncio.to_thread(edit, path, access, known, self.old_string, self.new_string)
-            hook.remember(call, path, await finished(work))
+        async with hook.get_lock(path):
+            known = hook.find_remembered_read(call, path)
+            work = asyncio.to_thread(
+                edit_file, path, access, known, self.old_string, self.new_string
+            )
+            hook.remember_read(call, path, await wait_uncancelled(work))
         return "ok"
 
 
 class FilesHook(ToolHook):
     """Which files each conversation has read, and where each agent may go."""
 
-    tools: ClassVar[tuple[type[Tool], ...]] = (Read, Edit)
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (ReadTool, EditTool)
 
     def __init__(self, access: Callable[[ToolDispatch], FileAccess] | None = None) -> None:
         """`access` says where a call may go; without it, inside the roots of its agent."""
         self.access_of = access or self._access_by_roots
         self._roots: dict[str, Roots] = {}
-        self._reads: OrderedDict[Pair, OrderedDict[Path, Identity]] = OrderedDict()
+        self._reads: OrderedDict[Pair, OrderedDict[Path, FileIdentity]] = OrderedDict()
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     def on_build_agent(self, agent: Agent) -> Agent:
@@ -127,18 +133,18 @@ class FilesHook(ToolHook):
             raise ToolError(f"permission denied: no agent is called {call.agent!r} now") from None
         return FileAccess((roots,) if roots else ())
 
-    def remember(self, call: ToolDispatch, path: Path, identity: Identity) -> None:
+    def remember_read(self, call: ToolDispatch, path: Path, identity: FileIdentity) -> None:
         pair = Pair(call.agent, call.sender)
         reads = self._reads.setdefault(pair, OrderedDict())
         reads[path] = identity
-        forget_oldest(self._reads, pair, CONVERSATIONS)
-        forget_oldest(reads, path, PATHS)
+        drop_least_recent(self._reads, pair, CONVERSATIONS)
+        drop_least_recent(reads, path, PATHS)
 
-    def remembered(self, call: ToolDispatch, path: Path) -> Identity | None:
+    def find_remembered_read(self, call: ToolDispatch, path: Path) -> FileIdentity | None:
         reads = self._reads.get(Pair(call.agent, call.sender))
         return reads.get(path) if reads is not None else None
 
-    def lock(self, path: Path) -> asyncio.Lock:
+    def get_lock(self, path: Path) -> asyncio.Lock:
         """Kept as long as somebody has it."""
         return self._locks.setdefault(path, asyncio.Lock())
 
@@ -154,13 +160,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def forget_oldest(entries: OrderedDict[K, V], used: K, most: int) -> None:
+def drop_least_recent(entries: OrderedDict[K, V], used: K, most: int) -> None:
     entries.move_to_end(used)
     while len(entries) > most:
         entries.popitem(last=False)
 
 
-async def finished(work: Awaitable[T]) -> T:
+async def wait_uncancelled(work: Awaitable[T]) -> T:
     """The result of work that must not be left half done. A cancellation is swallowed: what is
     done has to be told, or the agent would believe that it was not."""
     task = asyncio.ensure_future(work)
@@ -175,42 +181,48 @@ async def finished(work: Awaitable[T]) -> T:
 # ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(
+def read_excerpt(
     given: str, cwd: Path, access: FileAccess, first: int, last: int
-) -> tuple[Path, Identity | None, str | ToolOutput]:
+) -> tuple[Path, FileIdentity | None, str | ToolOutput]:
     """Where the path led, what was there if its lines were shown, and the answer."""
-    path = resolve(given, cwd, access)
-    excerpt = Excerpt(first, last)
-    with held(path, access) as place, opened(place) as (descriptor, status):
+    path = resolve_path(given, cwd, access)
+    excerpt = FileExcerpt(first, last)
+    with pin_file(path, access) as place, open_descriptor(place) as (descriptor, status):
         decoder = codecs.getincrementaldecoder("utf-8")()
-        for number, piece in enumerate(pieces(descriptor, path)):
-            if number == 0 and (picture := picture_of(piece)) is not None:
-                return path, None, shown(picture, piece, descriptor, path, status.st_size)
-            with utf8(path):
+        for number, piece in enumerate(read_pieces(descriptor, path)):
+            if number == 0 and (picture := detect_image(piece)) is not None:
+                return (
+                    path,
+                    None,
+                    build_image_output(picture, piece, descriptor, path, status.st_size),
+                )
+            with translate_decode_errors(path):
                 excerpt.add(decoder.decode(piece))
-        with utf8(path):
+        with translate_decode_errors(path):
             decoder.decode(b"", final=True)
     excerpt.close()
     if not excerpt.total:
         return path, None, f"{path} is empty: it has 0 lines"
     if first > excerpt.total:
         return path, None, f"offset {first} is past the end: {path} has {excerpt.total} lines"
-    return path, Identity.of(status), excerpt.text()
+    return path, FileIdentity.from_stat(status), excerpt.text()
 
 
-def shown(picture: Picture, start: bytes, descriptor: int, path: Path, size: int) -> ToolOutput:
+def build_image_output(
+    picture: ImageInfo, start: bytes, descriptor: int, path: Path, size: int
+) -> ToolOutput:
     """The image itself, if there is a model that would take it; else what it is, and what to do."""
     text = f"{picture}, {size} bytes"
     if not picture.is_fit(size):
         return ToolOutput(
             f"{text}; no model would take it: make it smaller with bash, then read it"
         )
-    data = start + b"".join(pieces(descriptor, path))
+    data = start + b"".join(read_pieces(descriptor, path))
     return ToolOutput(text, (Image(picture.media_type, data),))
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[tuple[int, os.stat_result]]:
+def open_descriptor(place: PinnedFile) -> Iterator[tuple[int, os.stat_result]]:
     descriptor = place.open()
     try:
         status = os.fstat(descriptor)
@@ -220,38 +232,38 @@ def opened(place: Place) -> Iterator[tuple[int, os.stat_result]]:
         os.close(descriptor)
 
 
-def pieces(descriptor: int, path: Path) -> Iterator[bytes]:
+def read_pieces(descriptor: int, path: Path) -> Iterator[bytes]:
     """The content, however much of it there is: some files say they are empty and are not."""
     size = 0
-    while piece := os.read(descriptor, PIECE):
+    while piece := os.read(descriptor, READ_SIZE):
         size += len(piece)
         check_size(path, size)
         yield piece
 
 
 def check_size(path: Path, size: int) -> None:
-    if size > MOST_BYTES:
+    if size > MAX_FILE_BYTES:
         raise ToolError(
-            f"{path} is too large: more than {MOST_BYTES} bytes; use bash, such as head or grep"
+            f"{path} is too large: more than {MAX_FILE_BYTES} bytes; use bash, such as head or grep"
         )
 
 
 @contextmanager
-def utf8(path: Path) -> Iterator[None]:
+def translate_decode_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:
         raise ToolError(f"{path} is not UTF-8 text; look at it with bash, such as file") from None
 
 
-class Excerpt:
+class FileExcerpt:
     """Lines of a text that comes in pieces; keeps no more of it than is shown."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first = first
         self._last = last
         self._lines: list[str] = []
-        self._room = OUTPUT
+        self._room = MAX_OUTPUT_BYTES
         self._is_full = False
         self._part = ""  # the beginning of the line that is not over yet
         self._length = 0  # all of it
@@ -269,13 +281,13 @@ class Excerpt:
         *whole, rest = piece.split("\n")
         for line in whole:
             self._extend(line)
-            self._end()
+            self._end_line()
         self._extend(rest)
 
     def close(self) -> None:
         """A last line needs no end."""
         if self._length:
-            self._end()
+            self._end_line()
 
     def text(self) -> str:
         shown = self._first + len(self._lines) - 1
@@ -291,10 +303,10 @@ class Excerpt:
         return "".join(self._lines) + trailer
 
     def _extend(self, text: str) -> None:
-        self._part += text[: LONGEST_LINE - len(self._part)]
+        self._part += text[: MAX_LINE_LENGTH - len(self._part)]
         self._length += len(text)
 
-    def _end(self) -> None:
+    def _end_line(self) -> None:
         self.total += 1
         if self._first <= self.total <= self._last and not self._is_full:
             part = self._part.removeprefix("\ufeff") if self.total == 1 else self._part
@@ -312,41 +324,43 @@ class Excerpt:
 # ── Editing ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def edit(path: Path, access: FileAccess, known: Identity | None, old: str, new: str) -> Identity:
+def edit_file(
+    path: Path, access: FileAccess, known: FileIdentity | None, old: str, new: str
+) -> FileIdentity:
     """Replaces the only `old` there is. Returns what the file is then."""
-    with held(path, access, to_change=True) as place:
-        with opened(place) as (descriptor, status):
+    with pin_file(path, access, to_change=True) as place:
+        with open_descriptor(place) as (descriptor, status):
             if known is None:
                 raise ToolError(f"{path} was not read in this conversation; read it first")
-            if Identity.of(status) != known:
+            if FileIdentity.from_stat(status) != known:
                 raise ToolError(f"{path} changed since it was read; read it again, then edit it")
             # Renaming would get around it.
             if not os.access(place.name, os.W_OK, dir_fd=place.directory):
                 raise ToolError(f"permission denied: {path} is read-only; use another file")
-            with utf8(path):
-                text = b"".join(pieces(descriptor, path)).decode()
+            with translate_decode_errors(path):
+                text = b"".join(read_pieces(descriptor, path)).decode()
         try:
-            data = replaced(text, old, new, path).encode()
+            data = replace_only_match(text, old, new, path).encode()
         except UnicodeEncodeError:
             raise ToolError("invalid arguments: new_string holds half a character") from None
         check_size(path, len(data))
         return place.replace(data, status)
 
 
-def replaced(text: str, old: str, new: str, path: Path) -> str:
+def replace_only_match(text: str, old: str, new: str, path: Path) -> str:
     if "\r\n" in text and (old not in text or splits_line_ends(text, old)):
         # Models say \n whatever a file has.
-        old, new = with_crlf(old), with_crlf(new)
+        old, new = convert_to_crlf(old), convert_to_crlf(new)
         if old == new and old in text:
             raise ToolError(f"nothing to change: {path} has these line ends already")
     match text.count(old):
         case 0:
-            raise ToolError(f"old_string is not in {path}; {nearest(text, old)}")
+            raise ToolError(f"old_string is not in {path}; {describe_nearest_lines(text, old)}")
         case 1:
             return text.replace(old, new)
         case count:
             raise ToolError(
-                f"old_string is {count} times in {path}, at lines {places(text, old)}; "
+                f"old_string is {count} times in {path}, at lines {list_match_lines(text, old)}; "
                 "make it longer, so that it is there once"
             )
 
@@ -356,16 +370,16 @@ def splits_line_ends(text: str, old: str) -> bool:
     return old.startswith("\n") and text.count("\r" + old) == text.count(old)
 
 
-def with_crlf(text: str) -> str:
+def convert_to_crlf(text: str) -> str:
     return re.sub(r"(?<!\r)\n", "\r\n", text)
 
 
-def places(text: str, old: str) -> str:
+def list_match_lines(text: str, old: str) -> str:
     """The numbers of the lines where `old` begins."""
     numbers: list[str] = []
     position, line = 0, 1
     while (found := text.find(old, position)) >= 0:
-        if len(numbers) == NUMBERS:
+        if len(numbers) == MAX_LINE_NUMBERS:
             return ", ".join(numbers) + ", …"
         line += text.count("\n", position, found)
         numbers.append(str(line))
@@ -374,29 +388,31 @@ def places(text: str, old: str) -> str:
     return ", ".join(numbers)
 
 
-def nearest(text: str, old: str) -> str:
+def describe_nearest_lines(text: str, old: str) -> str:
     """The lines most like `old`, found by its longest one."""
     wanted = old.splitlines() or [old]
     telling = max(range(len(wanted)), key=lambda number: len(wanted[number].strip()))
-    lines = text.split("\n", COMPARED_LINES)[:COMPARED_LINES]
-    at = most_similar(lines, wanted[telling].strip())
+    lines = text.split("\n", MAX_COMPARED_LINES)[:MAX_COMPARED_LINES]
+    at = find_most_similar_line(lines, wanted[telling].strip())
     if at is None:
         return "nothing in it is like that; read it again"
     start = max(0, at - min(telling, 2))
     shown = lines[start : max(at + 1, start + min(len(wanted), 5))]
-    numbered = [f"{number}\t{line[:LONGEST_LINE]}" for number, line in enumerate(shown, start + 1)]
+    numbered = [
+        f"{number}\t{line[:MAX_LINE_LENGTH]}" for number, line in enumerate(shown, start + 1)
+    ]
     return "\n".join(["the nearest is", *numbered])
 
 
-def most_similar(lines: Sequence[str], wanted: str) -> int | None:
+def find_most_similar_line(lines: Sequence[str], wanted: str) -> int | None:
     """Where the line is that is most like `wanted`, if one is at all."""
     import difflib  # late: few edits go wrong
 
-    matcher = difflib.SequenceMatcher(b=wanted[:COMPARED_LENGTH], autojunk=False)
-    best, at = SIMILAR, None
-    comparisons = COMPARISONS if wanted else 0
+    matcher = difflib.SequenceMatcher(b=wanted[:MAX_COMPARED_LENGTH], autojunk=False)
+    best, at = MIN_SIMILARITY, None
+    comparisons = MAX_COMPARISONS if wanted else 0
     for number, line in enumerate(lines):
-        matcher.set_seq1(line.strip()[:COMPARED_LENGTH])
+        matcher.set_seq1(line.strip()[:MAX_COMPARED_LENGTH])
         # The first two cost little, and are never less than the ratio.
         if matcher.real_quick_ratio() <= best or matcher.quick_ratio() <= best:
             continue

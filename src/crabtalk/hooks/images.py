@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 # What the strictest of the vendors take: five million bytes in base64, and as many pixels a side.
-MOST_BYTES = 3_750_000
-MOST_PIXELS = 8000
+MAX_BYTES = 3_750_000
+MAX_SIDE_PIXELS = 8000
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ImageInfo(msgspec.Struct, frozen=True):
     kind: str  # as in a media type
     width: int = 0  # 0: damaged, or of unknown size
     height: int = 0
@@ -26,36 +26,36 @@ class Picture(msgspec.Struct, frozen=True):
 
     def is_fit(self, size: int) -> bool:
         """Whether a model that takes images takes one like this, of `size` bytes."""
-        return 0 < size <= MOST_BYTES and all(
-            0 < side <= MOST_PIXELS for side in (self.width, self.height)
+        return 0 < size <= MAX_BYTES and all(
+            0 < side <= MAX_SIDE_PIXELS for side in (self.width, self.height)
         )
 
 
-def picture_of(data: bytes) -> Picture | None:
+def detect_image(data: bytes) -> ImageInfo | None:
     """None for what is no image."""
     for kind, is_one, size in (
-        ("png", data.startswith(b"\x89PNG\r\n\x1a\n"), png_size),
-        ("gif", data.startswith((b"GIF87a", b"GIF89a")), gif_size),
-        ("jpeg", data.startswith(b"\xff\xd8\xff"), jpeg_size),
-        ("webp", data.startswith(b"RIFF") and data[8:12] == b"WEBP", webp_size),
+        ("png", data.startswith(b"\x89PNG\r\n\x1a\n"), read_png_size),
+        ("gif", data.startswith((b"GIF87a", b"GIF89a")), read_gif_size),
+        ("jpeg", data.startswith(b"\xff\xd8\xff"), read_jpeg_size),
+        ("webp", data.startswith(b"RIFF") and data[8:12] == b"WEBP", read_webp_size),
     ):
         if is_one:
             try:
-                return Picture(kind, *size(data))
+                return ImageInfo(kind, *size(data))
             except (struct.error, IndexError):
-                return Picture(kind)
+                return ImageInfo(kind)
     return None
 
 
-def png_size(data: bytes) -> Sequence[int]:
+def read_png_size(data: bytes) -> Sequence[int]:
     return struct.unpack_from(">II", data, 16)
 
 
-def gif_size(data: bytes) -> Sequence[int]:
+def read_gif_size(data: bytes) -> Sequence[int]:
     return struct.unpack_from("<HH", data, 6)
 
 
-def jpeg_size(data: bytes) -> Sequence[int]:
+def read_jpeg_size(data: bytes) -> Sequence[int]:
     """In the first frame header: C0 to CF but for three that are tables."""
     position = 2
     while True:
@@ -69,7 +69,7 @@ def jpeg_size(data: bytes) -> Sequence[int]:
         position += 2 + length
 
 
-def webp_size(data: bytes) -> Sequence[int]:
+def read_webp_size(data: bytes) -> Sequence[int]:
     match data[12:16]:
         case b"VP8X":
             width, height = data[24:27], data[27:30]

@@ -10,82 +10,82 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from crabtalk.memory import (
-    AGENT,
-    Entry,
-    Kind,
-    LimitError,
-    View,
-    author_label,
-    author_of,
+    AGENT_AUTHOR,
+    EntryKind,
+    MemoryEntry,
+    MemoryLimitError,
+    MemoryView,
+    add_author,
+    encode_author,
+    get_author,
     qualify_name,
     qualify_names,
-    with_author,
-    without_author,
+    strip_author,
 )
 from crabtalk.policy import Owners
 from crabtalk.runtime import DEFAULT_SENDER
-from crabtalk.storage import Pair, log_name
+from crabtalk.storage import Pair, make_log_name
 
 if TYPE_CHECKING:
     from crabtalk.memory import Memory
 
-Scope = Literal["author", "agent", "sender"]
+MemoryScope = Literal["author", "agent", "sender"]
 
 
 class MemoryAccess(Struct, frozen=True):
     """`namespaces` are the authors among whose notes a name is looked up, in this order. New notes
     go to the first."""
 
-    view: View
+    view: MemoryView
     namespaces: tuple[str, ...]
 
-    def find(self, memory: "Memory", name: str) -> Entry | None:
+    def find(self, memory: "Memory", name: str) -> MemoryEntry | None:
         """The entry of that name or alias, as it is stored."""
         for author in self.namespaces:
             try:
                 entry = memory.get(qualify_name(author, name))
-            except LimitError:  # nobody's note can be called that
+            except MemoryLimitError:  # nobody's note can be called that
                 continue
             if entry is not None and self.view.includes(entry):
                 return entry
         entry = memory.get(name)
-        is_archive = entry is not None and entry.kind is Kind.ARCHIVE
+        is_archive = entry is not None and entry.kind is EntryKind.ARCHIVE
         return entry if is_archive and entry is not None and self.view.includes(entry) else None
 
-    def show(self, entry: Entry) -> Entry:
+    def to_visible(self, entry: MemoryEntry) -> MemoryEntry:
         """An entry as this person names it. Notes of further authors keep their stored names."""
-        return without_author(entry) if author_of(entry) == self.namespaces[0] else entry
+        return strip_author(entry) if get_author(entry) == self.namespaces[0] else entry
 
-    def store(self, entry: Entry) -> Entry:
+    def to_stored(self, entry: MemoryEntry) -> MemoryEntry:
         """The reverse of `show`. Raises LimitError for a name that is not this person's to give."""
-        if self.namespaces[0] == AGENT and author_of(entry):
+        if self.namespaces[0] == AGENT_AUTHOR and get_author(entry):
             stored = entry
         else:
-            stored = with_author(entry, self.namespaces[0])
+            stored = add_author(entry, self.namespaces[0])
         if not self.view.includes(stored):
-            raise LimitError(
+            raise MemoryLimitError(
                 f"{entry.name[:80]!r} is not among the entries of this sender; leave it out"
             )
         return stored
 
 
 def grant_access(
-    scope: Scope, owners: Owners, pair: Pair, *, sees_all_archives: bool
+    scope: MemoryScope, owners: Owners, pair: Pair, *, sees_all_archives: bool
 ) -> MemoryAccess:
     """What the sender of a pair may see and change of the memory of its agent."""
     agent, sender = pair.agent, pair.sender or DEFAULT_SENDER
-    conversations = None if sees_all_archives else (log_name(Pair(agent, sender)),)
+    conversations = None if sees_all_archives else (make_log_name(Pair(agent, sender)),)
     if owners.is_owner(sender):
         # Notes of somebody who was made an owner later are the owner's as well.
         named = sorted(owners.named | ({owners.account} if owners.account else set()))
-        namespaces = (AGENT, *map(author_label, named))
+        namespaces = (AGENT_AUTHOR, *map(encode_author, named))
     else:
-        namespaces = (author_label(sender),)
+        namespaces = (encode_author(sender),)
     if scope == "author":
-        return MemoryAccess(View(namespaces, conversations), namespaces)
+        return MemoryAccess(MemoryView(namespaces, conversations), namespaces)
     # All notes are for everybody who gets to see this memory.
-    shared = (AGENT, *(author for author in namespaces if author != AGENT))
-    return MemoryAccess(View(None, conversations), shared)
+    shared = (AGENT_AUTHOR, *(author for author in namespaces if author != AGENT_AUTHOR))
+    return MemoryAccess(MemoryView(None, conversations), shared)
 
 
 def write_note(
@@ -97,24 +97,24 @@ def write_note(
 ) -> None:
     """Adds a note, or replaces the content of the person's own note of that name. Blocks. Raises
     StoreError."""
-    from crabtalk.memory import Add, Update  # late, as the store itself
+    from crabtalk.memory import AddEntry, UpdateEntry  # late, as the store itself
 
     known = access.find(memory, name)
-    author = access.namespaces[0] if known is None else author_of(known)
+    author = access.namespaces[0] if known is None else get_author(known)
     stored_aliases = None if aliases is None else qualify_names(author, aliases)
     if known is None:
-        memory.apply(Add(qualify_name(author, name), content, stored_aliases or ()))
+        memory.apply(AddEntry(qualify_name(author, name), content, stored_aliases or ()))
     else:
-        memory.apply(Update(known.name, content, stored_aliases, kind=Kind.NOTE))
+        memory.apply(UpdateEntry(known.name, content, stored_aliases, kind=EntryKind.NOTE))
 
 
 def forget_note(memory: "Memory", access: MemoryAccess, name: str) -> bool:
     """Removes the person's own note. False if there is none, whatever others have. Blocks. Raises
     StoreError."""
-    from crabtalk.memory import Remove
+    from crabtalk.memory import RemoveEntry
 
     known = access.find(memory, name)
     if known is None:
         return False
-    memory.apply(Remove(known.name, kind=Kind.NOTE))
+    memory.apply(RemoveEntry(known.name, kind=EntryKind.NOTE))
     return True

@@ -21,9 +21,9 @@ from crabtalk.storage import Agent, AgentError
 Roots = tuple[Path, ...]
 
 # Enough of a directory to work in it. Where there is a choice, without the right to list it.
-HOLD = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-ASIDE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_DIRECTORY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+OPEN_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+CREATE_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_roots(agent: Agent) -> Roots:
@@ -44,20 +44,20 @@ def read_root(text: str) -> Path:
     return root
 
 
-class Identity(msgspec.Struct, frozen=True):
+class FileIdentity(msgspec.Struct, frozen=True):
     """What tells whether a file is still the one it was."""
 
     device: int
     inode: int
     size: int
-    changed: int  # nanoseconds
+    modified_ns: int  # nanoseconds
 
     @classmethod
-    def of(cls, status: os.stat_result) -> "Identity":
+    def from_stat(cls, status: os.stat_result) -> "FileIdentity":
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class Place(msgspec.Struct, frozen=True):
+class PinnedFile(msgspec.Struct, frozen=True):
     """A file's directory, held open, and the file's name in it."""
 
     path: Path
@@ -77,7 +77,7 @@ class Place(msgspec.Struct, frozen=True):
         # Before it is opened, as opening alone can set a device off; and after, as it may be
         # another by then.
         check_regular(self.path, self.status().st_mode)
-        descriptor = os.open(self.name, LOOK, dir_fd=self.directory)
+        descriptor = os.open(self.name, OPEN_FILE_FLAGS, dir_fd=self.directory)
         try:
             status = os.fstat(descriptor)
             check_regular(self.path, status.st_mode)
@@ -88,32 +88,32 @@ class Place(msgspec.Struct, frozen=True):
             raise
         return descriptor
 
-    def replace(self, data: bytes, before: os.stat_result) -> Identity:
+    def replace(self, data: bytes, before: os.stat_result) -> FileIdentity:
         """Other content in the file, at once or not at all; `before` is what it was until now."""
         # Nothing of its own name in it, which may be as long as names can be.
         aside = f".{os.urandom(8).hex()}.crabtalk"
-        descriptor = os.open(aside, ASIDE, 0o600, dir_fd=self.directory)
+        descriptor = os.open(aside, CREATE_TEMPORARY_FLAGS, 0o600, dir_fd=self.directory)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
-                take_after(descriptor, before)
+                copy_ownership(descriptor, before)
                 os.fsync(descriptor)
-                identity = Identity.of(os.fstat(descriptor))
-            self._check_unchanged(Identity.of(before))
+                identity = FileIdentity.from_stat(os.fstat(descriptor))
+            self._check_unchanged(FileIdentity.from_stat(before))
             os.replace(aside, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(aside, dir_fd=self.directory)
             raise
-        self._flush()
+        self._flush_directory()
         return identity
 
-    def _check_unchanged(self, before: Identity) -> None:
-        if Identity.of(self.status()) != before:
+    def _check_unchanged(self, before: FileIdentity) -> None:
+        if FileIdentity.from_stat(self.status()) != before:
             raise ToolError(f"{self.path} changed just now; read it again, then edit it")
 
-    def _flush(self) -> None:
+    def _flush_directory(self) -> None:
         # The change is made; a directory that cannot be opened for this only makes it last less.
         with suppress(OSError):
             descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
@@ -123,7 +123,7 @@ class Place(msgspec.Struct, frozen=True):
                 os.close(descriptor)
 
 
-def resolve(path: str, cwd: Path, access: FileAccess, *, to_change: bool = False) -> Path:
+def resolve_path(path: str, cwd: Path, access: FileAccess, *, to_change: bool = False) -> Path:
     """Where a path leads, links followed. Raises ToolError where the run may not go."""
     if not path or "\0" in path:
         raise ToolError("invalid arguments: path is empty or holds a NUL; give the path of a file")
@@ -136,21 +136,21 @@ def resolve(path: str, cwd: Path, access: FileAccess, *, to_change: bool = False
 
 
 @contextmanager
-def held(path: Path, access: FileAccess, *, to_change: bool = False) -> Iterator[Place]:
+def pin_file(path: Path, access: FileAccess, *, to_change: bool = False) -> Iterator[PinnedFile]:
     """The place of a resolved path. What the file system refuses inside is a ToolError."""
     try:
-        directory = os.open(path.parent, HOLD)
+        directory = os.open(path.parent, OPEN_DIRECTORY_FLAGS)
         try:
-            folder = where(directory, path.parent)
+            folder = find_directory_path(directory, path.parent)
             check_access(folder / path.name, access, str(path), to_change)
-            yield Place(path, directory, access.is_confined)
+            yield PinnedFile(path, directory, access.is_confined)
         finally:
             os.close(directory)
     except OSError as error:
-        raise refusal(path, error) from None
+        raise to_tool_error(path, error) from None
 
 
-def where(directory: int, path: Path) -> Path:
+def find_directory_path(directory: int, path: Path) -> Path:
     """Where an open directory is by now."""
     try:
         return Path(f"/proc/self/fd/{directory}").readlink()
@@ -185,7 +185,7 @@ def check_single_name(path: Path, names: int) -> None:
         )
 
 
-def take_after(descriptor: int, before: os.stat_result) -> None:
+def copy_ownership(descriptor: int, before: os.stat_result) -> None:
     """The mode of the file it replaces, and its owner as far as we may give files away."""
     # Without the right the file is ours from now on, as everything else we make.
     with suppress(OSError):
@@ -193,7 +193,7 @@ def take_after(descriptor: int, before: os.stat_result) -> None:
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # after it, as a new owner clears bits
 
 
-def refusal(path: Path, error: OSError) -> ToolError:
+def to_tool_error(path: Path, error: OSError) -> ToolError:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
             return ToolError(f"there is no file {path}; check the path (bash creates new files)")

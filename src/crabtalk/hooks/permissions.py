@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Protocol
 
 from crabtalk.policy import (
     Decision,
+    PermissionRequest,
     Permissions,
     Policy,
-    Request,
-    Standing,
-    Verdict,
+    PolicyVerdict,
+    TrustLevel,
     parse_mode,
 )
-from crabtalk.runtime import Access, AskUser, Run, ToolDispatch, ToolError
+from crabtalk.runtime import AskUser, Run, ToolAccess, ToolDispatch, ToolError
 from crabtalk.storage import Agent, AgentError, Pair, StorageError
 
-from .asks import Asks
+from .asks import AskRegistry
 
 if TYPE_CHECKING:
-    from crabtalk.policy import Asked
+    from crabtalk.policy import ApprovalQuestion
 
 log = logging.getLogger(__name__)
 
 
-class RuleMemory(Protocol):
+class RuleStore(Protocol):
     """Remembers what people always allow in a conversation."""
 
-    async def approve(self, pair: Pair, rule: str) -> None:
+    async def approve_rule(self, pair: Pair, rule: str) -> None:
         """Raises StorageError when it cannot be remembered."""
         ...
 
 
-class NoRuleMemory:
-    async def approve(self, pair: Pair, rule: str) -> None:
+class NullRuleStore:
+    async def approve_rule(self, pair: Pair, rule: str) -> None:
         pass
 
 
@@ -48,13 +48,13 @@ class PermissionGate:
     def __init__(
         self,
         policy: Policy,
-        asks: Asks,
-        memory: Callable[[], RuleMemory] = NoRuleMemory,
+        asks: AskRegistry,
+        memory: Callable[[], RuleStore] = NullRuleStore,
         is_watched: Callable[[Run, bool], bool] = lambda run, by_owner: False,
     ) -> None:
         self.policy = policy
         self._asks = asks
-        self._memory = memory
+        self._get_rule_store = memory
         self._is_watched = is_watched
         self._agents: dict[str, Agent] = {}
 
@@ -67,7 +67,7 @@ class PermissionGate:
     def find_agent(self, name: str) -> Agent | None:
         return self._agents.get(name)
 
-    def agent_of(self, call: ToolDispatch) -> Agent:
+    def require_agent(self, call: ToolDispatch) -> Agent:
         """Raises ToolError: a run that outlives its agent is confined to nothing we know."""
         try:
             return self._agents[call.agent]
@@ -75,18 +75,20 @@ class PermissionGate:
             raise ToolError(f"permission denied: no agent is called {call.agent!r} now") from None
 
     async def collect_asks(
-        self, calls: Sequence[tuple[ToolDispatch, Sequence[str], Access]]
-    ) -> "tuple[list[Asked], list[Asked]]":
+        self, calls: Sequence[tuple[ToolDispatch, Sequence[str], ToolAccess]]
+    ) -> "tuple[list[ApprovalQuestion], list[ApprovalQuestion]]":
         """The approvals that calls need: of the person who speaks, and of the owner."""
-        own: dict[str, Asked] = {}
-        owners: dict[str, Asked] = {}
+        own: dict[str, ApprovalQuestion] = {}
+        owners: dict[str, ApprovalQuestion] = {}
         for call, names, access in calls:
             agent = self._agents.get(call.agent)
             if agent is None or not names:
                 continue
-            request = self.policy.request(call, names, access)
+            request = self.policy.build_request(call, names, access)
             verdict = await self.policy.judge(request, agent)
-            if verdict.decision is not Decision.ASK or self.unanswerable(call.run, agent):
+            if verdict.decision is not Decision.ASK or self.find_unanswerable_reason(
+                call.run, agent
+            ):
                 continue
             from crabtalk.policy import build_question  # late: most calls ask nobody
 
@@ -98,9 +100,9 @@ class PermissionGate:
 
     def is_for_owner(self, run: Run, agent: Agent) -> bool:
         """Whether a stranger set the run off, who must not allow its calls."""
-        return self.policy.standing(run, agent) is Standing.STRANGER
+        return self.policy.find_trust_level(run, agent) is TrustLevel.STRANGER
 
-    def unanswerable(self, run: Run, agent: Agent) -> str | None:
+    def find_unanswerable_reason(self, run: Run, agent: Agent) -> str | None:
         """Why nobody could answer, so that asking is no use."""
         root = run.tree.root
         if root.unattended or run.unattended:
@@ -118,22 +120,22 @@ class PermissionGate:
             )
         return None
 
-    async def check(self, call: ToolDispatch, names: Sequence[str], access: Access) -> None:
+    async def check(self, call: ToolDispatch, names: Sequence[str], access: ToolAccess) -> None:
         """Waits for an approval where one is needed. Raises ToolError for what is not allowed."""
-        agent = self.agent_of(call)
-        request = self.policy.request(call, names, access)
+        agent = self.require_agent(call)
+        request = self.policy.build_request(call, names, access)
         verdict = await self.policy.judge(request, agent)
         if verdict.decision is Decision.DENY:
             raise DeniedError(verdict)
         if verdict.decision is Decision.ASK:
-            if (sentence := self.unanswerable(call.run, agent)) is not None:
+            if (sentence := self.find_unanswerable_reason(call.run, agent)) is not None:
                 raise ToolError(f"permission denied: {sentence}")
             await self._wait_for_approval(call, request, verdict, agent)
 
     async def _wait_for_approval(
-        self, call: ToolDispatch, request: Request, verdict: Verdict, agent: Agent
+        self, call: ToolDispatch, request: PermissionRequest, verdict: PolicyVerdict, agent: Agent
     ) -> None:
-        from crabtalk.policy import build_question, digest_of, read_answer  # late, as above
+        from crabtalk.policy import build_question, compute_digest, parse_answer  # late, as above
 
         for_owner = self.is_for_owner(call.run, agent)
         asked = build_question(request, verdict.reason, for_owner=for_owner)
@@ -143,16 +145,16 @@ class PermissionGate:
                 "itself"
             )
         count = self._asks.question_count(call.run, for_owner=for_owner)
-        reply = await self._asks.answer(call.run, for_owner=for_owner)
-        answer = read_answer(asked, reply, is_only_one=count == 1)
+        reply = await self._asks.wait_for_reply(call.run, for_owner=for_owner)
+        answer = parse_answer(asked, reply, is_only_one=count == 1)
         decision = "always" if answer.is_always else "allowed" if answer.is_allowed else "denied"
-        call.run.receipts.append(
+        call.run.decision_records.append(
             (
                 "approval",
                 {
                     "call_id": call.call_id,
                     "tool": call.name,
-                    "digest": digest_of(call),
+                    "digest": compute_digest(call),
                     "decision": decision if reply is not None else "unanswered",
                     "by": "owner" if for_owner else call.run.origin,
                     **({"rules": list(asked.rules)} if answer.is_always else {}),
@@ -164,34 +166,34 @@ class PermissionGate:
             why = "nobody allowed it in time" if reply is None else f"{who} said no"
             raise ToolError(f"permission denied: {why}")
         if answer.is_always:
-            await self._remember(call.run.tree.root.pair, asked.rules)
+            await self._remember_rules(call.run.tree.root.pair, asked.rules)
 
-    async def _remember(self, pair: Pair, rules: Sequence[str]) -> None:
+    async def _remember_rules(self, pair: Pair, rules: Sequence[str]) -> None:
         for rule in rules:
             try:
-                await self._memory().approve(pair, rule)
+                await self._get_rule_store().approve_rule(pair, rule)
             except StorageError as error:
                 # This once it was allowed in any case; the next call asks again.
                 log.warning("an approval could not be remembered: %s", error)
 
-    def open_owner_ask(self, run: Run, owners: "Sequence[Asked]") -> list[AskUser]:
+    def open_owner_ask(self, run: Run, owners: "Sequence[ApprovalQuestion]") -> list[AskUser]:
         """Opens the approvals that are the owner's. Those of the speaker go with its other
         questions."""
         if not owners:
             return []
-        return [self._asks.open(run, [asked.question for asked in owners], for_owner=True)]
+        return [self._asks.open_ask(run, [asked.question for asked in owners], for_owner=True)]
 
 
 class DeniedError(ToolError):
     """The policy denied a call."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: PolicyVerdict) -> None:
         super().__init__(f"permission denied: {verdict.reason}")
 
 
-def check_agent(agent: Agent) -> None:
+def check_agent_permissions(agent: Agent) -> None:
     """Raises AgentError for a mode or permissions that cannot be meant."""
-    Permissions.of(agent)
+    Permissions.from_agent(agent)
     if agent.mode:
         try:
             parse_mode(agent.mode)

@@ -10,17 +10,17 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from crabtalk.runtime import Scope, SessionHit, SessionIndex, ToolDispatch, WindowItem
+from crabtalk.runtime import SearchScope, SessionHit, SessionIndex, ToolDispatch, WindowItem
 from crabtalk.storage import Agent, AgentError
 
-from .schema import UNTOLD
-from .tool import Tool, ToolHook
+from .schema import HIDDEN_FROM_MODEL
+from .tool import AgentTool, ToolHook
 
-LIMIT = 5
-AROUND = 4  # messages before the one that was found, and after it
+DEFAULT_LIMIT = 5
+DEFAULT_CONTEXT = 4  # messages before the one that was found, and after it
 
 
-class Reach(Enum):
+class SessionScope(Enum):
     """Whose conversations an agent may look through."""
 
     SENDER = "sender"  # those of whoever it talks to, with any agent
@@ -28,51 +28,51 @@ class Reach(Enum):
     ALL = "all"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SessionsSettings(msgspec.Struct, frozen=True):
     """An agent's [hooks.sessions]."""
 
-    scope: Reach = Reach.SENDER
+    scope: SessionScope = SessionScope.SENDER
     index_tool_results: bool = False  # they may hold secrets
 
 
-def settings_of(agent: Agent) -> Settings:
+def read_sessions_settings(agent: Agent) -> SessionsSettings:
     """Raises AgentError for what cannot be meant."""
     try:
-        return msgspec.convert(agent.hooks.get("sessions", {}), Settings)
+        return msgspec.convert(agent.hooks.get("sessions", {}), SessionsSettings)
     except msgspec.ValidationError as error:
         raise AgentError(f"hooks.sessions: {error}") from None
 
 
-def reach_of(agent: Agent) -> Reach:
-    return settings_of(agent).scope
+def read_session_scope(agent: Agent) -> SessionScope:
+    return read_sessions_settings(agent).scope
 
 
-class SearchSessions(Tool):
+class SearchSessionsTool(AgentTool):
     """Search what was said before."""
 
     name: ClassVar[str] = "search_sessions"
     kind: ClassVar[str] = "sessions"
 
     query: str
-    limit: Annotated[int | None, UNTOLD] = None
-    context_before: Annotated[int | None, UNTOLD] = None
-    context_after: Annotated[int | None, UNTOLD] = None
-    agent: Annotated[str | None, UNTOLD] = None
-    sender: Annotated[str | None, UNTOLD] = None
+    limit: Annotated[int | None, HIDDEN_FROM_MODEL] = None
+    context_before: Annotated[int | None, HIDDEN_FROM_MODEL] = None
+    context_after: Annotated[int | None, HIDDEN_FROM_MODEL] = None
+    agent: Annotated[str | None, HIDDEN_FROM_MODEL] = None
+    sender: Annotated[str | None, HIDDEN_FROM_MODEL] = None
 
     async def run(self, call: ToolDispatch, hook: "SessionsHook") -> str:
         hits = await hook.index.search(
             self.query,
-            scope=hook.scope(call, self.agent or "", self.sender or ""),
-            limit=LIMIT if self.limit is None else self.limit,
-            before=AROUND if self.context_before is None else self.context_before,
-            after=AROUND if self.context_after is None else self.context_after,
+            scope=hook.build_search_scope(call, self.agent or "", self.sender or ""),
+            limit=DEFAULT_LIMIT if self.limit is None else self.limit,
+            before=DEFAULT_CONTEXT if self.context_before is None else self.context_before,
+            after=DEFAULT_CONTEXT if self.context_after is None else self.context_after,
         )
-        return "\n---\n".join(map(shown, hits)) or "no sessions found"
+        return "\n---\n".join(map(format_hit, hits)) or "no sessions found"
 
 
 class SessionsHook(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SearchSessions,)
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (SearchSessionsTool,)
 
     def __init__(
         self, index: SessionIndex, is_owner: Callable[[str], bool] = lambda sender: True
@@ -80,53 +80,53 @@ class SessionsHook(ToolHook):
         """Only the owner looks further than the sender's own conversations."""
         self.index = index
         self._is_owner = is_owner
-        self._settings: dict[str, Settings] = {}
+        self._settings: dict[str, SessionsSettings] = {}
 
     def on_build_agent(self, agent: Agent) -> Agent:
-        settings_of(agent)
+        read_sessions_settings(agent)
         return agent
 
     def on_register_agent(self, name: str, agent: Agent) -> None:
         before = self.indexes_tool_results(name)
-        self._settings[name] = settings_of(agent)
+        self._settings[name] = read_sessions_settings(agent)
         if self.indexes_tool_results(name) != before:
-            self.index.refresh()
+            self.index.rescan()
 
     def on_unregister_agent(self, name: str) -> None:
         self._settings.pop(name, None)
 
     def indexes_tool_results(self, agent: str) -> bool:
-        return self._of(agent).index_tool_results
+        return self._get_settings(agent).index_tool_results
 
-    def _of(self, agent: str) -> Settings:
-        return self._settings.get(agent, Settings())
+    def _get_settings(self, agent: str) -> SessionsSettings:
+        return self._settings.get(agent, SessionsSettings())
 
-    def scope(self, call: ToolDispatch, agent: str, sender: str) -> Scope:
+    def build_search_scope(self, call: ToolDispatch, agent: str, sender: str) -> SearchScope:
         """What the call asks for, as far as it may. A delegated run is in its caller's place."""
-        reach = self._of(call.run.keeper).scope
+        reach = self._get_settings(call.run.memory_owner).scope
         if not self._is_owner(call.run.origin):
-            reach = Reach.SENDER
+            reach = SessionScope.SENDER
         match reach:
-            case Reach.SENDER:
-                return Scope(agent or None, call.run.origin)
-            case Reach.AGENT:
-                return Scope(call.run.keeper, sender or None)
-            case Reach.ALL:
-                return Scope(agent or None, sender or None)
+            case SessionScope.SENDER:
+                return SearchScope(agent or None, call.run.origin)
+            case SessionScope.AGENT:
+                return SearchScope(call.run.memory_owner, sender or None)
+            case SessionScope.ALL:
+                return SearchScope(agent or None, sender or None)
 
 
-def shown(hit: SessionHit) -> str:
+def format_hit(hit: SessionHit) -> str:
     """A hit as an agent reads it."""
     lines = [
         f"## {hit.title or '(untitled)'}",
         f"session: {hit.handle} · agent: {hit.agent} · sender: {hit.sender}",
         f"updated: {hit.updated_at} · matched message #{hit.message_id}",
-        *map(item_line, hit.window),
+        *map(format_window_item, hit.window),
     ]
     return "\n".join(lines)
 
 
-def item_line(item: WindowItem) -> str:
+def format_window_item(item: WindowItem) -> str:
     label: str = item.role
     if item.tool_name:
         kind = "tool-call" if item.role == "assistant" else "tool"

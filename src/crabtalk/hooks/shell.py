@@ -19,27 +19,27 @@ from typing import IO, cast
 import msgspec
 
 # Bytes of one stream that are kept.
-KEPT = 48 * 1024
+MAX_KEPT_BYTES = 48 * 1024
 # Bytes read at once: what a pipe holds.
-CHUNK = 64 * 1024
+READ_SIZE = 64 * 1024
 # Seconds: between SIGTERM and SIGKILL; for what SIGKILL has to bring down; for output that
 # background children still write when the shell is over.
 GRACE = 0.5
-DEATH = 2.0
+KILL_TIMEOUT = 2.0
 LINGER = 0.2
 # Nothing tells that a group has become empty, so it is looked at this often, in seconds.
-LOOK = 0.01
-PROC = Path("/proc")
+POLL_INTERVAL = 0.01
+PROC_DIRECTORY = Path("/proc")
 
 
-class ShellError(Exception):
+class CommandStartError(Exception):
     """The command was not started, with a sentence why."""
 
 
-class Kept:
+class OutputBuffer:
     """The beginning and the end of a stream, in bounded memory."""
 
-    def __init__(self, limit: int = KEPT) -> None:
+    def __init__(self, limit: int = MAX_KEPT_BYTES) -> None:
         self._half = limit // 2
         self._head = bytearray()
         self._tail = bytearray()
@@ -53,26 +53,26 @@ class Kept:
         if len(self._tail) > 2 * self._half:
             del self._tail[: len(self._tail) - self._half]
 
-    def text(self, limit: int = KEPT) -> tuple[str, int]:
+    def text(self, limit: int = MAX_KEPT_BYTES) -> tuple[str, int]:
         """At most `limit` bytes of it as text, and how many were left out."""
         half = min(limit // 2, self._half)
         if self.total <= 2 * half:
             return (self._head + self._tail).decode(errors="replace"), 0
-        head = whole_start(bytes(self._head[:half]))
-        tail = whole_end(bytes(self._tail[len(self._tail) - half :]))
+        head = trim_partial_end(bytes(self._head[:half]))
+        tail = trim_partial_start(bytes(self._tail[len(self._tail) - half :]))
         missing = self.total - len(head) - len(tail)
         shown = (part.decode(errors="replace") for part in (head, tail))
         return f"\n… {missing} bytes left out …\n".join(shown), missing
 
 
-def whole_start(data: bytes) -> bytes:
+def trim_partial_end(data: bytes) -> bytes:
     """Without half a character at its end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return data[: len(data) - len(decoder.getstate()[0])]
 
 
-def whole_end(data: bytes) -> bytes:
+def trim_partial_start(data: bytes) -> bytes:
     """Without half a character at its beginning."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
@@ -80,52 +80,56 @@ def whole_end(data: bytes) -> bytes:
     return data[start:]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandOutcome(msgspec.Struct, frozen=True):
     """What a command did. The exit code is -1 if a signal ended it."""
 
-    stdout: Kept
-    stderr: Kept
+    stdout: OutputBuffer
+    stderr: OutputBuffer
     exit_code: int
     timed_out: bool = False
 
 
-async def run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float) -> Outcome:
+async def run_command(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float
+) -> CommandOutcome:
     """Gives it so many seconds, and `env` as its whole environment. Raises ShellError if it cannot
     be started. When it returns, raises or is cancelled, no process of the group is left."""
     if not await asyncio.to_thread(cwd.is_dir):
-        raise ShellError(f"the working directory {cwd} is not there; make it, or choose another.")
+        raise CommandStartError(
+            f"the working directory {cwd} is not there; make it, or choose another."
+        )
     try:
-        group = Group(argv, cwd, env)
+        group = ProcessGroup(argv, cwd, env)
     except (OSError, ValueError) as error:
-        raise ShellError(f"it could not be started: {error}.") from None
+        raise CommandStartError(f"it could not be started: {error}.") from None
     try:
-        in_time = await happens(group.exited, seconds)
+        in_time = await wait_for_event(group.exited, seconds)
         if in_time:
             await group.drain(LINGER)
     finally:
-        await group.end()
+        await group.terminate()
     code = group.exit_code if in_time else -1
-    return Outcome(group.stdout.kept, group.stderr.kept, code, timed_out=not in_time)
+    return CommandOutcome(group.stdout.buffer, group.stderr.buffer, code, timed_out=not in_time)
 
 
-class Stream:
+class PipeReader:
     """What comes out of a pipe, read as it comes."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
-        self.kept = Kept()
-        self.is_over = asyncio.Event()
+        self.buffer = OutputBuffer()
+        self.closed = asyncio.Event()
         os.set_blocking(pipe.fileno(), False)
         self._loop.add_reader(pipe.fileno(), self._read)
 
     def _read(self) -> None:
         try:
-            data = os.read(self._pipe.fileno(), CHUNK)
+            data = os.read(self._pipe.fileno(), READ_SIZE)
         except BlockingIOError:
             return
         if data:
-            self.kept.add(data)
+            self.buffer.add(data)
         else:
             self.close()
 
@@ -133,10 +137,10 @@ class Stream:
         if not self._pipe.closed:
             self._loop.remove_reader(self._pipe.fileno())
             self._pipe.close()
-            self.is_over.set()
+            self.closed.set()
 
 
-class Group:
+class ProcessGroup:
     """A process and all it started, as long as they stay in its group.
 
     Not one of the loop's own subprocesses: uvloop gives those sockets for pipes, which cannot be
@@ -160,13 +164,13 @@ class Group:
         # A thread for each is what works on every loop and system. It ends with the process.
         args = (self._process, asyncio.get_running_loop(), self.exited)
         try:
-            threading.Thread(target=wait_for, args=args, daemon=True).start()
+            threading.Thread(target=wait_for_process, args=args, daemon=True).start()
         except RuntimeError as error:
             self._signal(signal.SIGKILL)
             self._process.communicate()
             raise OSError(str(error)) from None
-        self.stdout = Stream(cast("IO[bytes]", self._process.stdout))
-        self.stderr = Stream(cast("IO[bytes]", self._process.stderr))
+        self.stdout = PipeReader(cast("IO[bytes]", self._process.stdout))
+        self.stderr = PipeReader(cast("IO[bytes]", self._process.stderr))
 
     @property
     def exit_code(self) -> int:
@@ -177,33 +181,33 @@ class Group:
         """Waits for the end of the output, at most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.stdout.is_over.wait()
-                await self.stderr.is_over.wait()
+                await self.stdout.closed.wait()
+                await self.stderr.closed.wait()
 
-    async def end(self) -> None:
+    async def terminate(self) -> None:
         """Asks all of it to stop, and then makes it. Cancelled, it makes it at once."""
         try:
-            await self._stop()
-            await self._goes(DEATH)
+            await self._send_stop_signals()
+            await self._wait_until_gone(KILL_TIMEOUT)
             await self.drain(LINGER)
         finally:
             self.stdout.close()
             self.stderr.close()
 
-    async def _stop(self) -> None:
+    async def _send_stop_signals(self) -> None:
         try:
             if self._signal(signal.SIGTERM):
-                await self._goes(GRACE)
+                await self._wait_until_gone(GRACE)
         finally:
             self._signal(signal.SIGKILL)
 
-    async def _goes(self, seconds: float) -> None:
+    async def _wait_until_gone(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.exited.wait()
                 self._reap()
-                while self._signal(0) and await asyncio.to_thread(is_alive, self.id):
-                    await asyncio.sleep(LOOK)
+                while self._signal(0) and await asyncio.to_thread(is_group_alive, self.id):
+                    await asyncio.sleep(POLL_INTERVAL)
                     self._reap()
 
     def _reap(self) -> None:
@@ -221,7 +225,7 @@ class Group:
         return True
 
 
-def wait_for(
+def wait_for_process(
     process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, exited: asyncio.Event
 ) -> None:
     process.wait()
@@ -229,12 +233,12 @@ def wait_for(
         loop.call_soon_threadsafe(exited.set)
 
 
-def is_alive(group: int) -> bool:
+def is_group_alive(group: int) -> bool:
     """Whether anybody in it is more than a corpse: the dead stay in their group until whoever
     inherits them looks, which may take seconds. True where there is no telling."""
-    if not PROC.is_dir():
+    if not PROC_DIRECTORY.is_dir():
         return True
-    return any(is_living_member(path, group) for path in PROC.glob("[0-9]*/stat"))
+    return any(is_living_member(path, group) for path in PROC_DIRECTORY.glob("[0-9]*/stat"))
 
 
 def is_living_member(path: Path, group: int) -> bool:
@@ -246,7 +250,7 @@ def is_living_member(path: Path, group: int) -> bool:
     return int(its_group) == group and state not in (b"Z", b"X")
 
 
-async def happens(event: asyncio.Event, seconds: float) -> bool:
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     """Waits for it at most so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

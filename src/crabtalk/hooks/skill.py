@@ -31,24 +31,28 @@ from crabtalk.storage import Agent
 
 from .skill_files import Skill, SkillFiles, read_skill
 from .skill_head import SkillError
-from .tool import Tool, ToolHook
+from .tool import AgentTool, ToolHook
 
 log = logging.getLogger(__name__)
 
-STALE = 2.0  # seconds for which a scan is believed, where another one would hold up everybody
-MOST_LISTED = 40  # in a prompt, which is sent with every request
-MOST_PROBLEMS = 20
-LONGEST_LISTED = 120
-MOST_REMEMBERED = 1024  # slash commands whose turns have not begun
-ALIAS = "skill_tool"  # what the tool was called once; still answered, no longer told
-ALWAYS = frozenset({"skill", ALIAS, "ask_user", "set_title"})  # whatever a skill allows
+SCAN_MAX_AGE = (
+    2.0  # seconds for which a scan is believed, where another one would hold up everybody
+)
+MAX_LISTED = 40  # in a prompt, which is sent with every request
+MAX_PROBLEMS = 20
+MAX_LISTED_LENGTH = 120
+MAX_SLASH_COMMANDS = 1024  # slash commands whose turns have not begun
+FORMER_TOOL_NAME = "skill_tool"  # what the tool was called once; still answered, no longer told
+ALWAYS_ALLOWED_TOOLS = frozenset(
+    {"skill", FORMER_TOOL_NAME, "ask_user", "set_title"}
+)  # whatever a skill allows
 
-SLASH = re.compile(r"\s*/([a-z0-9-]+)(.*)", re.DOTALL)
-TAG = re.compile(r"<(?=\s*+/?\s*+skill(?![\w-]))", re.IGNORECASE)
+SLASH_COMMAND = re.compile(r"\s*/([a-z0-9-]+)(.*)", re.DOTALL)
+SKILL_TAG = re.compile(r"<(?=\s*+/?\s*+skill(?![\w-]))", re.IGNORECASE)
 USAGE = "Call the tool skill with one of these names before doing what that skill is for."
 
 
-class UseSkill(Tool):
+class SkillTool(AgentTool):
     """Load a skill by name; with a part of it search, with nothing list all."""
 
     name: ClassVar[str] = "skill"
@@ -67,17 +71,17 @@ class SkillHook(ToolHook):
     """`roots` are labels and directories; a skill in an earlier one hides those of its name in
     later ones."""
 
-    tools = (UseSkill,)
+    tools = (SkillTool,)
 
     def __init__(self, roots: Sequence[tuple[str, Path]], clock: Clock | None = None) -> None:
         self._files = SkillFiles(roots)
         self._clock = clock or Clock()
-        self._scanned: float | None = None
+        self._scanned_at: float | None = None
         self._scopes: dict[str, tuple[str, ...]] = {}  # by agent; empty: all skills
         # What active skills allow, by run and skill; those that allow everything are left out.
         self._active: dict[str, dict[str, frozenset[str]]] = {}
         # The same for slash commands, until their turns begin, by the text they became.
-        self._slashed: OrderedDict[bytes, tuple[str, frozenset[str]]] = OrderedDict()
+        self._slash_commands: OrderedDict[bytes, tuple[str, frozenset[str]]] = OrderedDict()
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
@@ -90,7 +94,7 @@ class SkillHook(ToolHook):
     def schema(self) -> list[Schema]:
         """Nothing where there is no skill: every request would carry it."""
         # While none is known, looking for one costs next to nothing.
-        return super().schema() if self._files.skills or self._known() else []
+        return super().schema() if self._files.skills or self._scan_if_stale() else []
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
         names = escape_markup(", ".join(agent.skills), quotes=False)
@@ -98,14 +102,15 @@ class SkillHook(ToolHook):
 
     def on_build_agent(self, agent: Agent) -> Agent:
         """Adds the skills there are to the prompt, if the agent may load any."""
-        known = within(agent.skills, self._known().values())
+        known = select_skills_in_scope(agent.skills, self._scan_if_stale().values())
         if not known or (agent.tools and "skill" not in agent.tools):
             return agent
         lines = [
-            f"- {s.name}: {escape_markup(brief(s), quotes=False)}" for s in known[:MOST_LISTED]
+            f"- {s.name}: {escape_markup(shorten_description(s), quotes=False)}"
+            for s in known[:MAX_LISTED]
         ]
-        if len(known) > MOST_LISTED:
-            lines.append(f"and {len(known) - MOST_LISTED} more; call skill without a name for all")
+        if len(known) > MAX_LISTED:
+            lines.append(f"and {len(known) - MAX_LISTED} more; call skill without a name for all")
         block = "\n".join(["<resources>", "Skills:", USAGE, *lines, "</resources>"])
         return msgspec.structs.replace(agent, prompt=f"{agent.prompt}\n\n{block}")
 
@@ -113,7 +118,7 @@ class SkillHook(ToolHook):
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         return super().dispatch(
-            msgspec.structs.replace(call, name="skill") if call.name == ALIAS else call
+            msgspec.structs.replace(call, name="skill") if call.name == FORMER_TOOL_NAME else call
         )
 
     async def use(self, call: ToolDispatch, name: str) -> str:
@@ -122,67 +127,69 @@ class SkillHook(ToolHook):
         scope = self._scopes.get(call.agent)
         skill = self._files.skills.get(name)
         if skill is None:
-            return listing(within(scope, self._files.skills.values()), name)
-        if not is_within(scope, name):
+            return format_skill_list(
+                select_skills_in_scope(scope, self._files.skills.values()), name
+            )
+        if not is_in_scope(scope, name):
             raise ToolError(f"tool not available: {name}")
         try:
-            fresh, body = await asyncio.to_thread(load, skill)
+            fresh, body = await asyncio.to_thread(reload_skill, skill)
         except (SkillError, OSError) as error:
             raise ToolError(f"skill failed: {name}: {error}") from None
-        self._activate(call.run, name, allowed_by(fresh))
+        self._activate(call.run, name, list_allowed_tools(fresh))
         return f"skill directory: {fresh.directory}\n{body}"
 
     async def refresh(self) -> None:
         """Looks at the disk, in a thread. Cancelled, what is known may be as before."""
-        self._note(await asyncio.to_thread(self._files.scan))
+        self._log_warnings(await asyncio.to_thread(self._files.scan))
 
-    def _known(self) -> Mapping[str, Skill]:
+    def _scan_if_stale(self) -> Mapping[str, Skill]:
         """For those who cannot wait for a thread. Looks at the disk only once in a while."""
-        if self._scanned is None or self._clock.seconds() - self._scanned >= STALE:
-            self._note(self._files.scan())
+        if self._scanned_at is None or self._clock.monotonic() - self._scanned_at >= SCAN_MAX_AGE:
+            self._log_warnings(self._files.scan())
         return self._files.skills
 
-    def _note(self, warnings: Iterable[str]) -> None:
-        self._scanned = self._clock.seconds()
+    def _log_warnings(self, warnings: Iterable[str]) -> None:
+        self._scanned_at = self._clock.monotonic()
         for warning in warnings:
             log.warning("skills: %s", warning)
 
     @property
     def problems(self) -> list[str]:
         """What is wrong with skills on the disk, a sentence each; the first few."""
-        return [f"skills: {warning}" for warning in self._files.warnings[:MOST_PROBLEMS]]
+        return [f"skills: {warning}" for warning in self._files.warnings[:MAX_PROBLEMS]]
 
     # ── Slash commands ──────────────────────────────────────────────────────────────────────
 
     def preprocess(self, agent: str, content: str) -> str | None:
         """`/name words` becomes the words, and the skill in a block that neither they nor the
         skill itself can end or forge."""
-        found = SLASH.match(content)
-        if found is None or not is_within(self._scopes.get(agent), found[1]):
+        found = SLASH_COMMAND.match(content)
+        if found is None or not is_in_scope(self._scopes.get(agent), found[1]):
             return None
-        loaded = self._find(found[1])
+        loaded = self._load_by_name(found[1])
         if loaded is None:
             return None
         skill, body = loaded
-        words = TAG.sub("&lt;", found[2].strip())
-        place = f"skill directory: {skill.directory}\n" if has_more(skill) else ""
-        block = f'<skill name="{skill.name}">\n{TAG.sub("&lt;", place + body)}\n</skill>'
+        words = SKILL_TAG.sub("&lt;", found[2].strip())
+        place = f"skill directory: {skill.directory}\n" if has_resources(skill) else ""
+        block = f'<skill name="{skill.name}">\n{SKILL_TAG.sub("&lt;", place + body)}\n</skill>'
         text = f"{words}\n\n{block}" if words else block
-        if allowed := allowed_by(skill):
-            self._slashed[digest(text)] = skill.name, allowed
-            self._slashed.move_to_end(digest(text))
-            if len(self._slashed) > MOST_REMEMBERED:
-                self._slashed.popitem(last=False)
+        if allowed := list_allowed_tools(skill):
+            self._slash_commands[hash_text(text)] = skill.name, allowed
+            self._slash_commands.move_to_end(hash_text(text))
+            if len(self._slash_commands) > MAX_SLASH_COMMANDS:
+                self._slash_commands.popitem(last=False)
         return text
 
-    def _find(self, name: str) -> tuple[Skill, str] | None:
+    def _load_by_name(self, name: str) -> tuple[Skill, str] | None:
         """Where the last scan saw it, or else where another one does."""
         problem: Exception | None = None
         for is_last in (False, True):
-            known = self._known() if is_last else self._files.skills
+            known = self._scan_if_stale() if is_last else self._files.skills
             if (skill := known.get(name)) is not None:
                 try:
-                    return load(skill)
+                    return reload_skill(skill)
                 except (SkillError, OSError) as error:
                     problem = error
         if problem is not None:
@@ -196,7 +203,7 @@ class SkillHook(ToolHook):
         if run.parent is not None and (above := self._active.get(run.parent.run_id)):
             self._active[run.id] = dict(above)
         # Only what preprocess made ends like this; nothing else is worth the digest.
-        if content.endswith("</skill>") and (made := self._slashed.get(digest(content))):
+        if content.endswith("</skill>") and (made := self._slash_commands.get(hash_text(content))):
             self._activate(run, *made)
 
     def on_event(self, run: Run, event: Event) -> None:
@@ -208,9 +215,9 @@ class SkillHook(ToolHook):
         if allowed and run.done is None:
             self._active.setdefault(run.id, {}).setdefault(name, allowed)
 
-    def allows(self, call: ToolDispatch) -> str | None:
+    def find_refusal(self, call: ToolDispatch) -> str | None:
         """None, or the sentence that tells the agent why it may not make this call."""
-        if call.name in ALWAYS:
+        if call.name in ALWAYS_ALLOWED_TOOLS:
             return None
         for name, allowed in self._active.get(call.run.id, {}).items():
             if call.name.lower() not in allowed:
@@ -218,12 +225,12 @@ class SkillHook(ToolHook):
                 return f"tool not available: {call.name}: the skill {name} allows only {these}"
         return None
 
-    def list(self) -> list[tuple[str, str]]:
+    def list_sources(self) -> list[tuple[str, str]]:
         """Names and the labels of their roots."""
-        return [(name, skill.source) for name, skill in sorted(self._known().items())]
+        return [(name, skill.source) for name, skill in sorted(self._scan_if_stale().items())]
 
 
-def load(skill: Skill) -> tuple[Skill, str]:
+def reload_skill(skill: Skill) -> tuple[Skill, str]:
     """As it is on disk now. Raises SkillError and OSError."""
     fresh, body = read_skill(skill.directory, skill.source)
     if fresh.name != skill.name:
@@ -231,17 +238,17 @@ def load(skill: Skill) -> tuple[Skill, str]:
     return fresh, body
 
 
-def is_within(scope: Sequence[str] | None, name: str) -> bool:
+def is_in_scope(scope: Sequence[str] | None, name: str) -> bool:
     """Empty means all (RFC 0082). None is that of an agent nobody registered: it has none."""
     return scope is not None and (not scope or name in scope)
 
 
-def within(scope: Sequence[str] | None, skills: Iterable[Skill]) -> list[Skill]:
-    chosen = (skill for skill in skills if is_within(scope, skill.name))
+def select_skills_in_scope(scope: Sequence[str] | None, skills: Iterable[Skill]) -> list[Skill]:
+    chosen = (skill for skill in skills if is_in_scope(scope, skill.name))
     return sorted(chosen, key=lambda skill: skill.name)
 
 
-def has_more(skill: Skill) -> bool:
+def has_resources(skill: Skill) -> bool:
     """Whether it brings scripts, references or assets, which an agent needs to find."""
     try:
         with os.scandir(skill.directory) as entries:
@@ -250,21 +257,21 @@ def has_more(skill: Skill) -> bool:
         return False
 
 
-def listing(skills: Sequence[Skill], words: str) -> str:
+def format_skill_list(skills: Sequence[Skill], words: str) -> str:
     lines = [f"{skill.name}: {' '.join(skill.description.split())}" for skill in skills]
     found = [line for line in lines if words.lower() in line.lower()]
     return "\n".join(found) or "no skills found"
 
 
-def brief(skill: Skill) -> str:
+def shorten_description(skill: Skill) -> str:
     text = " ".join(skill.description.split())
-    return text if len(text) <= LONGEST_LISTED else text[: LONGEST_LISTED - 1] + "…"
+    return text if len(text) <= MAX_LISTED_LENGTH else text[: MAX_LISTED_LENGTH - 1] + "…"
 
 
-def allowed_by(skill: Skill) -> frozenset[str]:
+def list_allowed_tools(skill: Skill) -> frozenset[str]:
     """Names of tools, as we spell them. A pattern, as in Bash(git:*), allows the whole tool."""
     return frozenset(entry.partition("(")[0].lower() for entry in skill.allowed_tools)
 
 
-def digest(text: str) -> bytes:
+def hash_text(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

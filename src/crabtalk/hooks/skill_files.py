@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from .skill_head import LONGEST_HEAD, Head, Node, SkillError
+from .skill_head import MAX_LENGTH, FrontMatterParser, FrontMatterValue, SkillError
 
-FILE = "SKILL.md"
-LARGEST = 256 * 1024  # bytes of a SKILL.md
-DEEPEST = 8  # levels of directories below a root
+SKILL_FILE = "SKILL.md"
+MAX_FILE_BYTES = 256 * 1024  # bytes of a SKILL.md
+MAX_DEPTH = 8  # levels of directories below a root
 MOST_SKILLS = 2_000
 MOST_DIRECTORIES = 20_000  # a root may be somebody's whole checkout
 
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # A tool, with what a pattern in parentheses may hold: Bash(git add:*).
-ALLOWED = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
+ALLOWED_TOOL_PATTERN = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
 class Skill(msgspec.Struct, frozen=True):
@@ -39,8 +39,8 @@ class Skill(msgspec.Struct, frozen=True):
 
 # ── Finding ─────────────────────────────────────────────────────────────────────────────────────
 
-Stamp = tuple[int, ...]
-Read = Skill | str  # or what is wrong with it
+FileStamp = tuple[int, ...]
+SkillOrProblem = Skill | str  # or what is wrong with it
 
 
 class SkillFiles:
@@ -49,7 +49,7 @@ class SkillFiles:
     def __init__(self, roots: Sequence[tuple[str, Path]]) -> None:
         self._roots = tuple(roots)
         self._lock = threading.Lock()
-        self._read: dict[Path, tuple[Stamp, Read]] = {}
+        self._cache: dict[Path, tuple[FileStamp, SkillOrProblem]] = {}
         self.skills: Mapping[str, Skill] = {}
         self.warnings: tuple[str, ...] = ()
 
@@ -59,16 +59,16 @@ class SkillFiles:
         Files that have not changed since are not read again.
         """
         with self._lock:
-            read: dict[Path, tuple[Stamp, Read]] = {}
+            read: dict[Path, tuple[FileStamp, SkillOrProblem]] = {}
             skills: dict[str, Skill] = {}
             warnings: list[str] = []
-            for source, directory in walk(self._roots, warnings):
+            for source, directory in find_skill_directories(self._roots, warnings):
                 if len(skills) >= MOST_SKILLS:
                     warnings.append(
                         f"there are more than {MOST_SKILLS} skills; the rest is skipped"
                     )
                     break
-                stamp, found = self._look(source, directory)
+                stamp, found = self._read_directory(source, directory)
                 read[directory] = stamp, found
                 if isinstance(found, str):
                     warnings.append(found)
@@ -83,15 +83,15 @@ class SkillFiles:
                         f"{str(directory)!r} should be named {found.name}, as its skill"
                     )
             before = set(self.warnings)
-            self._read, self.skills, self.warnings = read, skills, tuple(warnings)
+            self._cache, self.skills, self.warnings = read, skills, tuple(warnings)
             return [warning for warning in warnings if warning not in before]
 
-    def _look(self, source: str, directory: Path) -> tuple[Stamp, Read]:
-        stamp: Stamp = ()
+    def _read_directory(self, source: str, directory: Path) -> tuple[FileStamp, SkillOrProblem]:
+        stamp: FileStamp = ()
         try:
-            status = (directory / FILE).stat()
+            status = (directory / SKILL_FILE).stat()
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            before, found = self._read.get(directory, ((), ""))
+            before, found = self._cache.get(directory, ((), ""))
             if before == stamp and (isinstance(found, str) or found.source == source):
                 return stamp, found
             return stamp, read_skill(directory, source)[0]
@@ -101,7 +101,9 @@ class SkillFiles:
             return stamp, f"{str(directory)!r} is skipped: {error.strerror}"
 
 
-def walk(roots: Sequence[tuple[str, Path]], warnings: list[str]) -> Iterator[tuple[str, Path]]:
+def find_skill_directories(
+    roots: Sequence[tuple[str, Path]], warnings: list[str]
+) -> Iterator[tuple[str, Path]]:
     """Directories with a SKILL.md, those near a root first. Below one there are no others: what a
     skill brings along is its own."""
     seen: set[tuple[int, int]] = set()  # of devices and inodes: links may lead in circles
@@ -124,9 +126,9 @@ def walk(roots: Sequence[tuple[str, Path]], warnings: list[str]) -> Iterator[tup
             if len(seen) > MOST_DIRECTORIES:
                 warnings.append(f"there are too many directories below {str(root)!r}")
                 return
-            if is_skill := any(entry.name == FILE for entry in inside):
+            if is_skill := any(entry.name == SKILL_FILE for entry in inside):
                 yield source, directory
-            if depth < DEEPEST and (depth == 0 or not is_skill):
+            if depth < MAX_DEPTH and (depth == 0 or not is_skill):
                 waiting += [(directory / e.name, depth + 1) for e in inside if may_hold_skills(e)]
 
 
@@ -140,11 +142,11 @@ def may_hold_skills(entry: os.DirEntry[str]) -> bool:
 def read_skill(directory: Path, source: str = "") -> tuple[Skill, str]:
     """The skill in a directory, and its body. Raises SkillError and OSError."""
     # Without waiting: what is called SKILL.md may be a pipe that nobody writes to.
-    number = os.open(directory / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    number = os.open(directory / SKILL_FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise SkillError(f"{FILE} is not a file")
-        data = file.read(LARGEST + 1)
+            raise SkillError(f"{SKILL_FILE} is not a file")
+        data = file.read(MAX_FILE_BYTES + 1)
     return parse_skill(data, directory, source)
 
 
@@ -153,28 +155,30 @@ def read_skill(directory: Path, source: str = "") -> tuple[Skill, str]:
 
 def parse_skill(data: bytes, directory: Path = Path(), source: str = "") -> tuple[Skill, str]:
     """Raises SkillError."""
-    if len(data) > LARGEST:
-        raise SkillError(f"{FILE} has more than {LARGEST} bytes; move some of it to other files")
+    if len(data) > MAX_FILE_BYTES:
+        raise SkillError(
+            f"{SKILL_FILE} has more than {MAX_FILE_BYTES} bytes; move some of it to other files"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SkillError(f"{FILE} is not UTF-8; save it as such") from None
+        raise SkillError(f"{SKILL_FILE} is not UTF-8; save it as such") from None
     if "\0" in text:
-        raise SkillError(f"{FILE} holds a NUL; leave it out")
+        raise SkillError(f"{SKILL_FILE} holds a NUL; leave it out")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").lstrip().split("\n")
     ends = [number for number, line in enumerate(lines) if line.rstrip() == "---"]
     if len(ends) < 2 or ends[0] != 0:
         raise SkillError("it must start with a line ---, name and description, and a line ---")
-    head = Head(lines[1 : ends[1]]).read()
+    head = FrontMatterParser(lines[1 : ends[1]]).parse()
     body = dropwhile(lambda line: not line.strip(), lines[ends[1] + 1 :])
-    return skill_of(head, directory, source), "\n".join(body).rstrip()
+    return build_skill(head, directory, source), "\n".join(body).rstrip()
 
 
-def skill_of(head: dict[str, Node], directory: Path, source: str) -> Skill:
-    name = text_of(head, "name", 64)
-    if not NAME.fullmatch(name):
+def build_skill(head: dict[str, FrontMatterValue], directory: Path, source: str) -> Skill:
+    name = get_text_field(head, "name", 64)
+    if not NAME_PATTERN.fullmatch(name):
         raise SkillError("name must be of a-z, 0-9 and single dashes between them, such as a-skill")
-    description = text_of(head, "description", 1024)
+    description = get_text_field(head, "description", 1024)
     if not description:
         raise SkillError("description is missing; write what the skill does and when to use it")
     metadata = head.get("metadata") or {}
@@ -184,14 +188,14 @@ def skill_of(head: dict[str, Node], directory: Path, source: str) -> Skill:
     if isinstance(allowed, dict):
         raise SkillError("allowed-tools must be a list, or names between commas or spaces")
     if isinstance(allowed, str):
-        if ALLOWED.sub("", allowed).strip(" \t\n,"):
+        if ALLOWED_TOOL_PATTERN.sub("", allowed).strip(" \t\n,"):
             raise SkillError("allowed-tools has a parenthesis too many, or one too few")
-        allowed = ALLOWED.findall(allowed)
+        allowed = ALLOWED_TOOL_PATTERN.findall(allowed)
     return Skill(
         name=name,
         description=description,
-        license=text_of(head, "license", LONGEST_HEAD),
-        compatibility=text_of(head, "compatibility", 500),
+        license=get_text_field(head, "license", MAX_LENGTH),
+        compatibility=get_text_field(head, "compatibility", 500),
         metadata=metadata,
         allowed_tools=tuple(entry.strip() for entry in allowed),
         directory=directory,
@@ -199,7 +203,7 @@ def skill_of(head: dict[str, Node], directory: Path, source: str) -> Skill:
     )
 
 
-def text_of(head: dict[str, Node], key: str, longest: int) -> str:
+def get_text_field(head: dict[str, FrontMatterValue], key: str, longest: int) -> str:
     value = head.get(key, "")
     if not isinstance(value, str):
         raise SkillError(f"{key} must be text")

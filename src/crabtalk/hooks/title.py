@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from crabtalk.runtime import ToolDispatch, ToolError
 
-from .tool import Tool, ToolHook
+from .tool import AgentTool, ToolHook
 
-SetTitleOf = Callable[[str, str, str], Awaitable[None]]  # agent, title, sender
+SetTitleCallback = Callable[[str, str, str], Awaitable[None]]  # agent, title, sender
 
 
-class SetTitle(Tool):
+class SetTitleTool(AgentTool):
     """Name this conversation."""
 
     name: ClassVar[str] = "set_title"
@@ -25,7 +25,7 @@ class SetTitle(Tool):
 
 
 class TitleHook(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SetTitle,)
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (SetTitleTool,)
 
-    def __init__(self, set_title: SetTitleOf) -> None:
+    def __init__(self, set_title: SetTitleCallback) -> None:
         self.set_title = set_title

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from crabtalk.model import Tool as Schema
-from crabtalk.runtime import Access, Hook, ToolDispatch, ToolError, ToolOutput
+from crabtalk.runtime import Hook, ToolAccess, ToolDispatch, ToolError, ToolOutput
 
-from .schema import parameters
+from .schema import build_parameters_schema
 
 
-class Tool(msgspec.Struct):
+class AgentTool(msgspec.Struct):
     """Subclass it: the docstring is what the model reads, fields are parameters."""
 
     name: ClassVar[str] = ""
@@ -37,32 +37,32 @@ class Tool(msgspec.Struct):
 
 
 @cache
-def describe(tool: type[Tool]) -> Schema:
+def build_tool_schema(tool: type[AgentTool]) -> Schema:
     """What a model is told of it: made once, since every request carries it."""
     text = " ".join((tool.__doc__ or "").split())
-    return Schema(name=tool.name, description=text, parameters=parameters(tool))
+    return Schema(name=tool.name, description=text, parameters=build_parameters_schema(tool))
 
 
 class ToolHook(Hook):
     """A hook made of tools. State they share lives here."""
 
-    tools: ClassVar[tuple[type[Tool], ...]] = ()
+    tools: ClassVar[tuple[type[AgentTool], ...]] = ()
 
     def schema(self) -> list[Schema]:
-        return [describe(tool) for tool in self.tools]
+        return [build_tool_schema(tool) for tool in self.tools]
 
     def tool_kind(self, name: str) -> str:
         return next((tool.kind for tool in self.tools if tool.name == name), "other")
 
-    def access(self, call: ToolDispatch) -> Access:
+    def describe_access(self, call: ToolDispatch) -> ToolAccess:
         """Arguments that do not parse touch nothing: the call fails before it does anything."""
         tool = next((tool for tool in self.tools if tool.name == call.name), None)
         if tool is None or not tool.target:
-            return Access(tool.kind if tool is not None else "other")
+            return ToolAccess(tool.kind if tool is not None else "other")
         try:
-            return Access(tool.kind, str(getattr(tool.parse(call.arguments), tool.target)))
+            return ToolAccess(tool.kind, str(getattr(tool.parse(call.arguments), tool.target)))
         except ToolError:
-            return Access(tool.kind)
+            return ToolAccess(tool.kind)
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str | ToolOutput] | None:
         for tool in self.tools:
@@ -70,5 +70,5 @@ class ToolHook(Hook):
                 return self._run(tool, call)
         return None
 
-    async def _run(self, tool: type[Tool], call: ToolDispatch) -> str | ToolOutput:
+    async def _run(self, tool: type[AgentTool], call: ToolDispatch) -> str | ToolOutput:
         return await tool.parse(call.arguments).run(call, self)

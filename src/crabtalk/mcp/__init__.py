@@ -4,26 +4,26 @@ The SDK is imported by that process only (host.py and what begins with `host_`).
 """
 
 from .limits import McpLimits
-from .messages import McpTool, Picture, Progress, Result
-from .peers import Happened, Owner, Peer, Status
-from .port_files import PortFiles
-from .service import EVERYBODY, Mcp, McpCallError
-from .toolbox import Known, Toolbox
+from .messages import McpCallResult, McpImage, McpProgress, McpTool
+from .peers import Peer, PeerOwner, PeerStateChanged, PeerStatus
+from .port_files import PortFileWatcher
+from .service import ALL_AGENTS, McpCallError, McpServerManager
+from .toolbox import ServerTool, Toolbox
 
 __all__ = [
-    "EVERYBODY",
-    "Happened",
-    "Known",
-    "Mcp",
+    "ALL_AGENTS",
     "McpCallError",
+    "McpCallResult",
+    "McpImage",
     "McpLimits",
+    "McpProgress",
+    "McpServerManager",
     "McpTool",
-    "Owner",
     "Peer",
-    "Picture",
-    "PortFiles",
-    "Progress",
-    "Result",
-    "Status",
+    "PeerOwner",
+    "PeerStateChanged",
+    "PeerStatus",
+    "PortFileWatcher",
+    "ServerTool",
     "Toolbox",
 ]

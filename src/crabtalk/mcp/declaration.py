@@ -4,14 +4,14 @@ import hashlib
 
 import msgspec
 
-from crabtalk.storage import McpServer
+from crabtalk.storage import McpServerConfig
 
 # Shorter texts are no secrets, and masking them would blacken half a message.
 SHORTEST_SECRET = 6
 MASK = "********"
 
 
-def fingerprint(server: McpServer) -> str:
+def compute_fingerprint(server: McpServerConfig) -> str:
     """Equal for declarations that one peer can serve: its name and how it is looked after do not
     count, its credentials do."""
     if server.url:  # the command is ignored then
@@ -21,7 +21,7 @@ def fingerprint(server: McpServer) -> str:
     return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
-def without_secrets(text: str, server: McpServer) -> str:
+def mask_secrets(text: str, server: McpServerConfig) -> str:
     """What a server says about itself may repeat what it was told in confidence."""
     secrets = [server.auth, server.auth.partition(" ")[2], *server.env.values()]
     for secret in sorted(secrets, key=len, reverse=True):

@@ -18,25 +18,25 @@ import msgspec
 from crabtalk.environment import hide_environment
 
 from .messages import (
-    Call,
-    Cancel,
-    Close,
-    FrameError,
+    CallTool,
+    CancelCall,
+    ClosePeer,
     FromHost,
-    NoResult,
-    Open,
-    Result,
+    HostFrameError,
+    McpCallFailure,
+    McpCallResult,
+    OpenPeer,
     ToHost,
-    encode,
-    receive,
+    encode_frame,
+    read_frame,
 )
 
 PR_SET_PDEATHSIG = 1
 # Bytes the daemon may be behind before we stop reading what it wants of us.
-UNREAD = 64 * 1024 * 1024
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
 
 
-class Host:
+class McpHost:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from .host_peer import HostPeer  # the SDK: a second, and most of the memory
 
@@ -45,58 +45,58 @@ class Host:
         self._writer = writer
         self._peers: dict[int, HostPeer] = {}
         self._calls: dict[int, int] = {}  # to the peer that carries it out
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         """Until there is nobody to serve."""
         decoder = msgspec.msgpack.Decoder(ToHost)
-        while (order := await receive(self._reader, decoder)) is not None:
-            self._do(order)
+        while (order := await read_frame(self._reader, decoder)) is not None:
+            self._handle_message(order)
             await self._writer.drain()
 
     async def close(self) -> None:
         closing = [peer.close() for peer in self._peers.values()]
-        await asyncio.gather(*closing, *self._leaving, return_exceptions=True)
+        await asyncio.gather(*closing, *self._closing_tasks, return_exceptions=True)
 
-    def _do(self, order: ToHost) -> None:
+    def _handle_message(self, order: ToHost) -> None:
         match order:
-            case Open():
-                self._peers[order.peer] = self._new_peer(order, self._tell)
-            case Close():
+            case OpenPeer():
+                self._peers[order.peer] = self._new_peer(order, self._send)
+            case ClosePeer():
                 if (peer := self._peers.pop(order.peer, None)) is not None:
                     task = asyncio.ensure_future(peer.close())
-                    self._leaving.add(task)
-                    task.add_done_callback(self._leaving.discard)
-            case Call():
+                    self._closing_tasks.add(task)
+                    task.add_done_callback(self._closing_tasks.discard)
+            case CallTool():
                 if (peer := self._peers.get(order.peer)) is None:
-                    self._tell(NoResult(order.call, "it is not connected", is_unheard=True))
+                    self._send(McpCallFailure(order.call, "it is not connected", is_unheard=True))
                 else:
                     peer.call(order)
                     self._calls[order.call] = order.peer
-            case Cancel():
+            case CancelCall():
                 peer = self._peers.get(self._calls.pop(order.call, 0))
                 if peer is not None:
                     peer.cancel(order.call)
 
-    def _tell(self, message: FromHost) -> None:
-        if isinstance(message, Result | NoResult):
+    def _send(self, message: FromHost) -> None:
+        if isinstance(message, McpCallResult | McpCallFailure):
             self._calls.pop(message.call, None)
-        self._writer.write(encode(message))
+        self._writer.write(encode_frame(message))
 
 
-async def run(descriptor: int) -> None:
+async def run_host(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1024 * 1024)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     transport, protocol = await loop.connect_write_pipe(
         asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
     )
-    transport.set_write_buffer_limits(high=UNREAD)
-    host = Host(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+    transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
+    host = McpHost(reader, asyncio.StreamWriter(transport, protocol, None, loop))
     serving = asyncio.ensure_future(host.serve())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, serving.cancel)
-    with suppress(asyncio.CancelledError, FrameError):
+    with suppress(asyncio.CancelledError, HostFrameError):
         await serving
     await host.close()
 
@@ -115,7 +115,7 @@ def main() -> None:
         # What goes wrong with a peer is told in its own words; these would be said twice.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # Not uvloop: servers would inherit copies of our pipes, and keep them open when we are gone.
-    asyncio.run(run(descriptor))
+    asyncio.run(run_host(descriptor))
 
 
 def die_with_parent() -> None:

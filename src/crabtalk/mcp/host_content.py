@@ -11,37 +11,37 @@ from collections.abc import Iterable
 import mcp_types as types
 import msgspec
 
-from .messages import McpTool, Picture
+from .messages import McpImage, McpTool
 
 # The engine cuts what an agent reads to far less.
 LONGEST_TEXT = 1024 * 1024
-MOST_PICTURES = 16
-MOST_PICTURE_BYTES = 12 * 1024 * 1024  # of one answer, all together
+MAX_IMAGES = 16
+MAX_IMAGE_BYTES = 12 * 1024 * 1024  # of one answer, all together
 # What a list of tools may have, before its rest is left out.
-MOST_TOOLS = 512
-MOST_TOOL_BYTES = 8 * 1024 * 1024
+MAX_TOOLS = 512
+MAX_TOOL_BYTES = 8 * 1024 * 1024
 LONGEST_DESCRIPTION = 16 * 1024
 
 
-def tools_of(found: Iterable[types.Tool]) -> tuple[McpTool, ...]:
+def convert_tools(found: Iterable[types.Tool]) -> tuple[McpTool, ...]:
     """As many as fit, without those that cannot be told of."""
     tools: list[McpTool] = []
-    room = MOST_TOOL_BYTES
+    room = MAX_TOOL_BYTES
     for tool in found:
         if tool.execution is not None and tool.execution.task_support == "required":
             continue  # can only be begun and asked about later, which nobody here does
-        made = tool_of(tool)
+        made = convert_tool(tool)
         try:
             room -= len(msgspec.msgpack.encode(made))
         except (ValueError, OverflowError, RecursionError):  # numbers without end, and the like
             continue
-        if len(tools) >= MOST_TOOLS or room < 0:
+        if len(tools) >= MAX_TOOLS or room < 0:
             break
         tools.append(made)
     return tuple(tools)
 
 
-def tool_of(tool: types.Tool) -> McpTool:
+def convert_tool(tool: types.Tool) -> McpTool:
     hints = tool.annotations or types.ToolAnnotations()
     schema = dict(tool.input_schema)
     schema.setdefault("type", "object")
@@ -58,57 +58,59 @@ def tool_of(tool: types.Tool) -> McpTool:
     )
 
 
-def answer_of(result: types.CallToolResult) -> tuple[str, tuple[Picture, ...]]:
+def convert_result(result: types.CallToolResult) -> tuple[str, tuple[McpImage, ...]]:
     """The text of an answer and its images. Structured content stands in where there is no text:
     servers repeat it there for those who read text only."""
-    pictures: list[Picture] = []
-    lines = [line for block in result.content if (line := line_of(block, pictures)) is not None]
+    pictures: list[McpImage] = []
+    lines = [
+        line for block in result.content if (line := describe_block(block, pictures)) is not None
+    ]
     has_text = any(isinstance(block, types.TextContent) for block in result.content)
     if result.structured_content is not None and not has_text:
         lines.insert(0, json.dumps(result.structured_content, ensure_ascii=False))
-    return clean("\n".join(lines)), tuple(pictures)
+    return truncate_text("\n".join(lines)), tuple(pictures)
 
 
-def line_of(block: types.ContentBlock, pictures: list[Picture]) -> str | None:
+def describe_block(block: types.ContentBlock, pictures: list[McpImage]) -> str | None:
     match block:
         case types.TextContent():
             return block.text
         case types.ImageContent():
-            return add_picture(block, pictures)
+            return add_image(block, pictures)
         case types.AudioContent():
-            return f"[audio: {block.mime_type}, {decoded_size(block.data)} bytes]"
+            return f"[audio: {block.mime_type}, {compute_decoded_size(block.data)} bytes]"
         case types.ResourceLink():
             about = f": {block.description}" if block.description else ""
             return f"[resource: {block.name}, {block.uri}{about}]"
         case types.EmbeddedResource():
-            return resource_line(block.resource)
+            return describe_resource(block.resource)
 
 
-def resource_line(resource: types.TextResourceContents | types.BlobResourceContents) -> str:
+def describe_resource(resource: types.TextResourceContents | types.BlobResourceContents) -> str:
     if isinstance(resource, types.TextResourceContents):
         return f"[resource: {resource.uri}]\n{resource.text}"
     kind = resource.mime_type or "of unknown kind"
-    return f"[resource: {resource.uri}, {kind}, {decoded_size(resource.blob)} bytes]"
+    return f"[resource: {resource.uri}, {kind}, {compute_decoded_size(resource.blob)} bytes]"
 
 
-def add_picture(block: types.ImageContent, pictures: list[Picture]) -> str | None:
+def add_image(block: types.ImageContent, pictures: list[McpImage]) -> str | None:
     """A line only for one that cannot be shown."""
     try:
         data = base64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError):
         return f"[image: {block.mime_type}, damaged]"
     held = sum(len(picture.data) for picture in pictures)
-    if len(pictures) >= MOST_PICTURES or held + len(data) > MOST_PICTURE_BYTES:
+    if len(pictures) >= MAX_IMAGES or held + len(data) > MAX_IMAGE_BYTES:
         return f"[image: {block.mime_type}, {len(data)} bytes, too much to show]"
-    pictures.append(Picture(block.mime_type, data))
+    pictures.append(McpImage(block.mime_type, data))
     return None
 
 
-def decoded_size(data: str) -> int:
+def compute_decoded_size(data: str) -> int:
     return len(data) * 3 // 4 - data[-2:].count("=")
 
 
-def clean(text: str) -> str:
+def truncate_text(text: str) -> str:
     """What UTF-8 can carry, and not more than anybody reads: the beginning and the end."""
     text = text.encode(errors="replace").decode()
     if len(text) <= LONGEST_TEXT:

@@ -10,18 +10,18 @@ from urllib.parse import urlsplit
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-from .host_oauth import Authorization
+from .host_oauth import OAuthFlow
 
 LARGEST_ANSWER = 16 * 1024 * 1024
-CONNECTING = 15.0  # seconds for a connection, and for sending a request
+CONNECT_TIMEOUT = 15.0  # seconds for a connection, and for sending a request
 
 
-class TooLargeError(Exception):
+class AnswerTooLargeError(Exception):
     """A server answered with more than anybody wants to read."""
 
 
 @asynccontextmanager
-async def http_transport(
+async def open_http_transport(
     url: str,
     auth: str,
     tokens: Path | None,
@@ -37,19 +37,19 @@ async def http_transport(
     async def hear(response: httpx2.Response) -> None:
         if response.status_code >= 400:
             refused(response.status_code)
-        bound(response)
+        limit_response_size(response)
 
     async with AsyncExitStack() as stack:
         authorization: httpx2.Auth | None = None
         if tokens is not None and not auth:
-            flow = stack.enter_context(Authorization(url, tokens, ask))
-            authorization = flow.provider()
+            flow = stack.enter_context(OAuthFlow(url, tokens, ask))
+            authorization = flow.create_provider()
         client = await stack.enter_async_context(
             httpx2.AsyncClient(
                 headers={"Authorization": auth} if auth else None,
                 auth=authorization,
                 # Answers take as long as their tools; whoever waits for one has a deadline.
-                timeout=httpx2.Timeout(CONNECTING, read=None, pool=None),
+                timeout=httpx2.Timeout(CONNECT_TIMEOUT, read=None, pool=None),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8),
                 event_hooks={"response": [hear]},
                 trust_env=not is_loopback(url),  # no proxy leads to this machine
@@ -58,15 +58,15 @@ async def http_transport(
         heard, said = await stack.enter_async_context(
             streamable_http_client(url, http_client=client, max_sse_event_size=LARGEST_ANSWER)
         )
-        yield Heard(heard, over), said
+        yield EndNotifyingStream(heard, over), said
 
 
-class Heard:
+class EndNotifyingStream:
     """What a server says, with word of its end."""
 
     def __init__(self, stream: Any, over: Callable[[], None]) -> None:
         self._stream = stream
-        self._over = over
+        self._on_end = over
 
     @property
     def last_context(self) -> Any:
@@ -78,21 +78,21 @@ class Heard:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def __aiter__(self) -> "Heard":
+    def __aiter__(self) -> "EndNotifyingStream":
         return self
 
     async def __anext__(self) -> Any:
         return await self._stream.__anext__()
 
-    async def __aenter__(self) -> "Heard":
+    async def __aenter__(self) -> "EndNotifyingStream":
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        self._over()
+        self._on_end()
         await self._stream.aclose()
 
 
-def bound(response: httpx2.Response) -> None:
+def limit_response_size(response: httpx2.Response) -> None:
     """Answers in one piece are read to their end by the SDK, however long; streams it bounds."""
     if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
         return
@@ -108,7 +108,7 @@ class BoundedStream(httpx2.AsyncByteStream):
         async for piece in self._stream:
             size += len(piece)
             if size > LARGEST_ANSWER:
-                raise TooLargeError(f"an answer of more than {LARGEST_ANSWER} bytes")
+                raise AnswerTooLargeError(f"an answer of more than {LARGEST_ANSWER} bytes")
             yield piece
 
     async def aclose(self) -> None:

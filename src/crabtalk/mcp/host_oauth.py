@@ -26,9 +26,9 @@ from pydantic import AnyUrl, ValidationError
 from crabtalk.transport import replace_file
 
 # A person's time to read, log in and agree.
-PATIENCE = 300.0
+AUTHORIZATION_TIMEOUT = 300.0
 LONGEST_REQUEST = 16 * 1024
-PAGE = "<!doctype html><title>crabtalk</title><p>{}</p>"
+PAGE_TEMPLATE = "<!doctype html><title>crabtalk</title><p>{}</p>"
 
 
 class TokenFile:
@@ -44,7 +44,7 @@ class TokenFile:
             return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        self._put(tokens=tokens.model_dump(mode="json", exclude_none=True))
+        self._update(tokens=tokens.model_dump(mode="json", exclude_none=True))
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         try:
@@ -53,7 +53,7 @@ class TokenFile:
             return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._put(client=client_info.model_dump(mode="json", exclude_none=True))
+        self._update(client=client_info.model_dump(mode="json", exclude_none=True))
 
     @property
     def port(self) -> int:
@@ -77,7 +77,7 @@ class TokenFile:
             return {}
         return document if isinstance(document, dict) else {}
 
-    def _put(self, **values: Any) -> None:
+    def _update(self, **values: Any) -> None:
         self._write({**self._read(), **values})
 
     def _write(self, document: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class TokenFile:
         replace_file(self._path, json.dumps(document).encode(), 0o600)
 
 
-class Authorization:
+class OAuthFlow:
     """One server's way in. As a context it holds the port that a browser is sent back to; nobody
     listens there but while a person is asked."""
 
@@ -99,7 +99,7 @@ class Authorization:
         self._server: asyncio.Server | None = None
         self._state = ""
 
-    def __enter__(self) -> "Authorization":
+    def __enter__(self) -> "OAuthFlow":
         try:
             self._socket.bind(("127.0.0.1", self._file.port))
         except OSError:
@@ -117,7 +117,7 @@ class Authorization:
         self._stop_listening()
         self._socket.close()
 
-    def provider(self) -> OAuthClientProvider:
+    def create_provider(self) -> OAuthClientProvider:
         port = self._socket.getsockname()[1]
         return OAuthClientProvider(
             self._url,
@@ -125,27 +125,27 @@ class Authorization:
                 client_name="crabtalk", redirect_uris=[AnyUrl(f"http://127.0.0.1:{port}/callback")]
             ),
             self._file,
-            redirect_handler=self._send_person,
-            callback_handler=self._hear_back,
+            redirect_handler=self._open_authorization_page,
+            callback_handler=self._wait_for_callback,
         )
 
-    async def _send_person(self, address: str) -> None:
+    async def _open_authorization_page(self, address: str) -> None:
         self._answer = asyncio.get_running_loop().create_future()
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
         self._stop_listening()
         # First somebody listens, then the person is sent: browsers are quick.
         self._server = await asyncio.start_server(
-            self._serve, sock=self._socket.dup(), limit=LONGEST_REQUEST
+            self._serve_callback, sock=self._socket.dup(), limit=LONGEST_REQUEST
         )
         self._ask(address)
 
-    async def _hear_back(self) -> AuthorizationCodeResult:
+    async def _wait_for_callback(self) -> AuthorizationCodeResult:
         assert self._answer is not None  # noqa: S101 - a person is sent first
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(AUTHORIZATION_TIMEOUT):
                 return await self._answer
         except TimeoutError:
-            raise OAuthFlowError(f"nobody allowed it within {PATIENCE:g} s") from None
+            raise OAuthFlowError(f"nobody allowed it within {AUTHORIZATION_TIMEOUT:g} s") from None
         finally:
             self._stop_listening()
 
@@ -154,7 +154,9 @@ class Authorization:
             self._server.close()
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_callback(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """One page of a browser's. Only an answer to our question is taken for one: any page a
         person looks at can send a browser here."""
         try:
@@ -166,12 +168,12 @@ class Authorization:
             if not is_ours or not given.keys() & {"code", "error"}:
                 status, said = "404 Not Found", "There is nothing here."
             elif "code" in given:
-                self._hear(given)
+                self._accept_code(given)
                 status, said = "200 OK", "Done. You can close this page."
             else:
-                self._hear_no(given["error"])
+                self._reject_authorization(given["error"])
                 status, said = "200 OK", "It was not allowed. You can close this page."
-            body = PAGE.format(said).encode()
+            body = PAGE_TEMPLATE.format(said).encode()
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
@@ -180,7 +182,7 @@ class Authorization:
         finally:
             writer.close()
 
-    def _hear(self, given: dict[str, str]) -> None:
+    def _accept_code(self, given: dict[str, str]) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(
                 AuthorizationCodeResult(
@@ -188,6 +190,6 @@ class Authorization:
                 )
             )
 
-    def _hear_no(self, error: str) -> None:
+    def _reject_authorization(self, error: str) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(OAuthFlowError(f"it was not allowed: {error[:200]}"))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from crabtalk.runtime import require_whole
+from crabtalk.runtime import require_positive_integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,4 @@ class McpLimits:
     mcp_wait_seconds: int = 3
 
     def __post_init__(self) -> None:
-        require_whole(self)
+        require_positive_integers(self)

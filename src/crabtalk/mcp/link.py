@@ -15,31 +15,39 @@ from contextlib import suppress
 
 import msgspec
 
-from crabtalk.environment import INTERPRETER, NETWORK, child_environment
+from crabtalk.environment import INTERPRETER_VARIABLES, NETWORK_VARIABLES, build_child_environment
 
-from .messages import FrameError, FromHost, Open, Spawned, ToHost, encode, receive
+from .messages import (
+    FromHost,
+    HostFrameError,
+    OpenPeer,
+    ServerSpawned,
+    ToHost,
+    encode_frame,
+    read_frame,
+)
 
 log = logging.getLogger(__name__)
 
 READ_AHEAD = 1024 * 1024
 # What letting go of all servers may take, then what is left of the host.
-LEAVING = 3.0
-KILLED = 1.0
-LAST_LINES = 3
+CLOSE_TIMEOUT = 3.0
+KILL_TIMEOUT = 1.0
+MAX_KEPT_LINES = 3
 LONGEST_LINE = 500
 
 
-class Link:
+class HostSupervisor:
     """`hear` is told what the host says, `died` once for each host that is gone unasked."""
 
     def __init__(self, hear: Callable[[FromHost], None], died: Callable[[str], None]) -> None:
-        self._hear = hear
-        self._died = died
+        self._on_message = hear
+        self._on_death = died
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._waiting: list[bytes] = []  # until it runs
-        self._leaders: dict[int, int] = {}  # of process groups, by peer
-        self._words: deque[str] = deque(maxlen=LAST_LINES)
+        self._unsent_frames: list[bytes] = []  # until it runs
+        self._server_pids: dict[int, int] = {}  # of process groups, by peer
+        self._stderr_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
         self._is_closed = False
 
     @property
@@ -48,24 +56,24 @@ class Link:
         return self._process.pid if self._process is not None else None
 
     @property
-    def servers(self) -> list[int]:
+    def server_pids(self) -> list[int]:
         """The processes it has started, and those lead groups of their own."""
-        return list(self._leaders.values())
+        return list(self._server_pids.values())
 
     def send(self, message: ToHost) -> None:
         """Starts the host if there is none and a server is to be opened; without one, there is
         nobody to tell anything else. Raises FrameError for what is too large."""
-        frame = encode(message)
+        frame = encode_frame(message)
         if self._is_closed:
             return
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(frame)
             return
-        is_starting = bool(self._waiting)
-        if is_starting or isinstance(message, Open):
-            self._waiting.append(frame)
-        if self._waiting and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._live())
+        is_starting = bool(self._unsent_frames)
+        if is_starting or isinstance(message, OpenPeer):
+            self._unsent_frames.append(frame)
+        if self._unsent_frames and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._run())
 
     def kill(self) -> None:
         """It does not answer; another takes its place."""
@@ -80,38 +88,38 @@ class Link:
             self._process.stdin.close()
         if self._task is None:
             return
-        _, late = await asyncio.wait([self._task], timeout=LEAVING)
+        _, late = await asyncio.wait([self._task], timeout=CLOSE_TIMEOUT)
         if late:
             self.kill()
-            _, late = await asyncio.wait([self._task], timeout=KILLED)
+            _, late = await asyncio.wait([self._task], timeout=KILL_TIMEOUT)
         if late:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         reason = "it ended"
         try:
             process = await self._start()
-            listening = asyncio.ensure_future(self._overhear(process))
+            listening = asyncio.ensure_future(self._read_stderr(process))
             try:
-                reason = await self._listen(process)
+                reason = await self._read_messages(process)
             finally:
                 self.kill()
                 self._process = None
                 await process.wait()
-                await asyncio.wait([listening], timeout=KILLED)
+                await asyncio.wait([listening], timeout=KILL_TIMEOUT)
                 listening.cancel()
         except OSError as error:
             reason = f"it cannot be started: {error.strerror or error}"
-        except FrameError as error:
+        except HostFrameError as error:
             reason = f"it is not understood: {error}"
         finally:
-            self._waiting.clear()
+            self._unsent_frames.clear()
             self._kill_servers()
             if not self._is_closed:
-                said = f" ({' | '.join(self._words)})" if self._words else ""
+                said = f" ({' | '.join(self._stderr_lines)})" if self._stderr_lines else ""
                 log.error("the host of MCP servers is gone: %s%s", reason, said)
-                self._died(f"the host process of MCP servers is gone: {reason}{said}")
+                self._on_death(f"the host process of MCP servers is gone: {reason}{said}")
 
     async def _start(self) -> asyncio.subprocess.Process:
         # -P: a folder called `mcp` where the daemon was started must not be taken for the SDK.
@@ -122,33 +130,33 @@ class Link:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             # Neither the host nor a server of it has any use for the keys of model providers.
-            env=child_environment((*NETWORK, *INTERPRETER)),
+            env=build_child_environment((*NETWORK_VARIABLES, *INTERPRETER_VARIABLES)),
             start_new_session=True,
             limit=READ_AHEAD,
         )
         self._process = process
-        self._words.clear()
+        self._stderr_lines.clear()
         assert process.stdin is not None  # noqa: S101 - it was asked for
-        process.stdin.write(b"".join(self._waiting))
-        self._waiting.clear()
+        process.stdin.write(b"".join(self._unsent_frames))
+        self._unsent_frames.clear()
         if self._is_closed:  # while it was started
             process.stdin.close()
         return process
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> str:
+    async def _read_messages(self, process: asyncio.subprocess.Process) -> str:
         """Until it says no more; then how it ended."""
         assert process.stdout is not None  # noqa: S101
         decoder = msgspec.msgpack.Decoder(FromHost)
-        while (message := await receive(process.stdout, decoder)) is not None:
-            if isinstance(message, Spawned):
-                self._note(message)
+        while (message := await read_frame(process.stdout, decoder)) is not None:
+            if isinstance(message, ServerSpawned):
+                self._record_server(message)
                 continue
             try:
-                self._hear(message)
+                self._on_message(message)
             except Exception:
                 log.exception("what the host of MCP servers said could not be handled")
         with suppress(TimeoutError):
-            async with asyncio.timeout(KILLED):
+            async with asyncio.timeout(KILL_TIMEOUT):
                 await process.wait()
         if process.returncode is None:
             return "it closed its output"
@@ -156,13 +164,13 @@ class Link:
             return f"it was killed by signal {-process.returncode}"
         return f"it ended with status {process.returncode}"
 
-    def _note(self, message: Spawned) -> None:
+    def _record_server(self, message: ServerSpawned) -> None:
         if message.pid:
-            self._leaders[message.peer] = message.pid
+            self._server_pids[message.peer] = message.pid
         else:
-            self._leaders.pop(message.peer, None)
+            self._server_pids.pop(message.peer, None)
 
-    async def _overhear(self, process: asyncio.subprocess.Process) -> None:
+    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None  # noqa: S101
         while True:
             try:
@@ -172,11 +180,11 @@ class Link:
             if not line:
                 return
             text = line.decode(errors="replace").strip()[:LONGEST_LINE]
-            self._words.append(text)
+            self._stderr_lines.append(text)
             log.debug("MCP host: %s", text)
 
     def _kill_servers(self) -> None:
-        for leader in self._leaders.values():
+        for leader in self._server_pids.values():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(leader, signal.SIGKILL)
-        self._leaders.clear()
+        self._server_pids.clear()

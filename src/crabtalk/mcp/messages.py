@@ -31,7 +31,7 @@ class McpTool(msgspec.Struct, frozen=True, omit_defaults=True):
 # ── To the host ────────────────────────────────────────────────────────────────────────────────
 
 
-class Open(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class OpenPeer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Start a server, or connect to one, and keep it. `tokens` is a file for what OAuth grants."""
 
     peer: int
@@ -44,13 +44,13 @@ class Open(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     tokens: str = ""
 
 
-class Close(msgspec.Struct, frozen=True, tag=True):
+class ClosePeer(msgspec.Struct, frozen=True, tag=True):
     """Let go of a peer; nothing is heard of it afterwards."""
 
     peer: int
 
 
-class Call(msgspec.Struct, frozen=True, tag=True):
+class CallTool(msgspec.Struct, frozen=True, tag=True):
     """Call a tool. `timeout` is for the answer, and begins anew with each word about progress."""
 
     call: int
@@ -60,7 +60,7 @@ class Call(msgspec.Struct, frozen=True, tag=True):
     timeout: float
 
 
-class Cancel(msgspec.Struct, frozen=True, tag=True):
+class CancelCall(msgspec.Struct, frozen=True, tag=True):
     """Nobody waits for a call any more."""
 
     call: int
@@ -69,28 +69,28 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 # ── From the host ──────────────────────────────────────────────────────────────────────────────
 
 
-class Spawned(msgspec.Struct, frozen=True, tag=True):
+class ServerSpawned(msgspec.Struct, frozen=True, tag=True):
     """A server's process, which leads a group of its own; `pid` 0 when all of that is gone."""
 
     peer: int
     pid: int
 
 
-class Asking(msgspec.Struct, frozen=True, tag=True):
+class AuthorizationNeeded(msgspec.Struct, frozen=True, tag=True):
     """A person must open `url` before the peer can go on."""
 
     peer: int
     url: str
 
 
-class Offers(msgspec.Struct, frozen=True, tag=True):
+class PeerTools(msgspec.Struct, frozen=True, tag=True):
     """The peer is connected, and these are its tools now."""
 
     peer: int
     tools: tuple[McpTool, ...]
 
 
-class Lost(msgspec.Struct, frozen=True, tag=True):
+class PeerLost(msgspec.Struct, frozen=True, tag=True):
     """The peer could not be connected, or is no more. `is_final`: trying again does not help."""
 
     peer: int
@@ -98,7 +98,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
     is_final: bool = False
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class McpProgress(msgspec.Struct, frozen=True, tag=True):
     """A call is being carried out. `text` is what its server says about that, on one line; it is
     empty when there is nothing in it for anybody."""
 
@@ -108,21 +108,21 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     total: float | None = None  # finite, above zero, not below `progress`
 
 
-class Picture(msgspec.Struct, frozen=True):
+class McpImage(msgspec.Struct, frozen=True):
     media_type: str
     data: bytes
 
 
-class Result(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class McpCallResult(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """What a tool answered."""
 
     call: int
     text: str
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[McpImage, ...] = ()
     is_error: bool = False
 
 
-class NoResult(msgspec.Struct, frozen=True, tag=True):
+class McpCallFailure(msgspec.Struct, frozen=True, tag=True):
     """A call came to nothing. `is_unheard`: the server never saw it, so it may be made again."""
 
     call: int
@@ -130,31 +130,39 @@ class NoResult(msgspec.Struct, frozen=True, tag=True):
     is_unheard: bool = False
 
 
-ToHost = Open | Close | Call | Cancel
-FromHost = Spawned | Asking | Offers | Lost | Progress | Result | NoResult
+ToHost = OpenPeer | ClosePeer | CallTool | CancelCall
+FromHost = (
+    ServerSpawned
+    | AuthorizationNeeded
+    | PeerTools
+    | PeerLost
+    | McpProgress
+    | McpCallResult
+    | McpCallFailure
+)
 T = TypeVar("T")
 
 
-class FrameError(Exception):
+class HostFrameError(Exception):
     """The other side does not keep to the frames."""
 
 
-def encode(message: ToHost | FromHost) -> bytes:
+def encode_frame(message: ToHost | FromHost) -> bytes:
     """Raises FrameError for what is too large to be sent."""
     data = msgspec.msgpack.encode(message)
     if len(data) > LARGEST_FRAME:
-        raise FrameError(f"a frame of {len(data)} bytes; at most {LARGEST_FRAME} fit")
+        raise HostFrameError(f"a frame of {len(data)} bytes; at most {LARGEST_FRAME} fit")
     return HEADER.pack(len(data)) + data
 
 
-async def receive(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
+async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
     """The next message; None at the end. Raises FrameError for anything else."""
     try:
         (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
         if length > LARGEST_FRAME:
-            raise FrameError(f"a frame of {length} bytes was announced")
+            raise HostFrameError(f"a frame of {length} bytes was announced")
         return decoder.decode(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except msgspec.MsgspecError as error:
-        raise FrameError(str(error)) from None
+        raise HostFrameError(str(error)) from None

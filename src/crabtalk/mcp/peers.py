@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from crabtalk.storage import McpServer
+from crabtalk.storage import McpServerConfig
 
-from .declaration import fingerprint, without_secrets
+from .declaration import compute_fingerprint, mask_secrets
 from .messages import McpTool
 
 # Seconds before a peer that was lost is tried again: doubled each time, up to the longest.
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 60.0
 # Connected for so many, it counts as well again.
-STEADY = 30.0
+STEADY_SECONDS = 30.0
 
 
-class Status(Enum):
+class PeerStatus(Enum):
     UNKNOWN = "unknown"
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -31,7 +31,7 @@ class Status(Enum):
     DISCONNECTED = "disconnected"
 
 
-class Owner(NamedTuple):
+class PeerOwner(NamedTuple):
     """Who declared a server: an agent, and what it calls it."""
 
     agent: str
@@ -41,16 +41,16 @@ class Owner(NamedTuple):
 # ── What follows ───────────────────────────────────────────────────────────────────────────────
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartPeer(msgspec.Struct, frozen=True):
     number: int
-    server: McpServer
+    server: McpServerConfig
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StopPeer(msgspec.Struct, frozen=True):
     number: int
 
 
-class Retry(msgspec.Struct, frozen=True):
+class ScheduleRetry(msgspec.Struct, frozen=True):
     """Say `due` with both, after so many seconds."""
 
     peer: str
@@ -58,48 +58,48 @@ class Retry(msgspec.Struct, frozen=True):
     after: float
 
 
-class Look(msgspec.Struct, frozen=True):
+class ScheduleIdleCheck(msgspec.Struct, frozen=True):
     """Say `unused` with it, after so many seconds."""
 
     peer: str
     after: float
 
 
-class Happened(msgspec.Struct, frozen=True):
+class PeerStateChanged(msgspec.Struct, frozen=True):
     """To be told to whoever listens. `error` of one that is connecting says what it waits for."""
 
-    status: Status
+    status: PeerStatus
     agent: str
     name: str
     tools: tuple[str, ...] = ()
     error: str = ""
 
 
-Effect = Start | Stop | Retry | Look | Happened
+PeerEffect = StartPeer | StopPeer | ScheduleRetry | ScheduleIdleCheck | PeerStateChanged
 
 
 class Peer(msgspec.Struct):
     """One server, as the daemon sees it."""
 
     id: str
-    server: McpServer  # as its first owner declared it
-    owners: dict[Owner, McpServer] = {}
-    status: Status = Status.UNKNOWN
+    server: McpServerConfig  # as its first owner declared it
+    owners: dict[PeerOwner, McpServerConfig] = {}
+    status: PeerStatus = PeerStatus.UNKNOWN
     error: str = ""
     tools: tuple[McpTool, ...] = ()  # as last heard
     number: int = 0  # of its latest start
     is_idle: bool = False  # stopped for want of use
     was_settled: bool = False  # has been connected or failed since it was declared
     failures: int = 0
-    since: float = 0.0  # connected
-    used: float = 0.0
-    calls: int = 0  # under way
-    is_watched: bool = False  # for want of use
+    connected_at: float = 0.0  # connected
+    last_used: float = 0.0
+    running_calls: int = 0  # under way
+    is_idle_check_due: bool = False  # for want of use
 
     @property
     def is_offered(self) -> bool:
         """Whether its tools can be called."""
-        return self.status is Status.CONNECTED or self.is_idle
+        return self.status is PeerStatus.CONNECTED or self.is_idle
 
     @property
     def restarts(self) -> bool:
@@ -115,21 +115,21 @@ class Peer(msgspec.Struct):
             longest = max(longest, server.idle_timeout)
         return longest
 
-    def begun(self) -> None:
+    def begin_call(self) -> None:
         """A call is under way."""
-        self.calls += 1
+        self.running_calls += 1
 
-    def ended(self, now: float) -> None:
-        self.calls -= 1
-        self.used = now
+    def end_call(self, now: float) -> None:
+        self.running_calls -= 1
+        self.last_used = now
 
 
-class Peers:
+class PeerRegistry:
     def __init__(self, most: int = 256) -> None:
-        self._most = most
+        self._max_peers = most
         self._peers: dict[str, Peer] = {}
         self._declared: dict[str, dict[str, str]] = {}  # agent, name, peer; as declared
-        self._fading: dict[Owner, str] = {}  # serves until its successor has been connected
+        self._replaced: dict[PeerOwner, str] = {}  # serves until its successor has been connected
         self._started: dict[int, str] = {}
         self._numbers = itertools.count(1)
         self.version = 0  # of everything an agent's tools follow from
@@ -142,94 +142,98 @@ class Peers:
     def get(self, peer: str) -> Peer | None:
         return self._peers.get(peer)
 
-    def serving(self, agent: str) -> list[tuple[str, Peer]]:
+    def list_serving(self, agent: str) -> list[tuple[str, Peer]]:
         """An agent's peers by the names it gave them, as declared. While a changed declaration is
         being connected, what it replaces."""
         found = []
         for name, current in self._declared.get(agent, {}).items():
             peer = self._peers[current]
-            before = self._peers.get(self._fading.get(Owner(agent, name), ""))
+            before = self._peers.get(self._replaced.get(PeerOwner(agent, name), ""))
             found.append((name, before if before is not None and before.is_offered else peer))
         return found
 
-    def states(self) -> Iterator[tuple[Owner, Peer]]:
+    def list_states(self) -> Iterator[tuple[PeerOwner, Peer]]:
         """Everything that is declared, and how it is."""
         for agent, names in self._declared.items():
             for name, peer in names.items():
-                yield Owner(agent, name), self._peers[peer]
+                yield PeerOwner(agent, name), self._peers[peer]
 
-    def present(self) -> list[Happened]:
+    def snapshot(self) -> list[PeerStateChanged]:
         """The same, for whoever has missed it."""
-        return [self._state_for(owner, peer) for owner, peer in self.states()]
+        return [self._build_state_change(owner, peer) for owner, peer in self.list_states()]
 
     def is_settled(self, agent: str) -> bool:
         """Whether each of its servers has been connected, or has failed, at least once, or is
         stood in for meanwhile."""
         return all(
-            self._peers[peer].was_settled or Owner(agent, name) in self._fading
+            self._peers[peer].was_settled or PeerOwner(agent, name) in self._replaced
             for name, peer in self._declared.get(agent, {}).items()
         )
 
-    def is_unheard_of(self, number: int) -> bool:
+    def is_awaiting_first_report(self, number: int) -> bool:
         """Whether nothing was said of a start yet, though it is still wanted."""
-        peer = self._running(number)
-        return peer is not None and peer.status is Status.CONNECTING and not peer.error
+        peer = self._find_started(number)
+        return peer is not None and peer.status is PeerStatus.CONNECTING and not peer.error
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
-    def declare(self, agent: str, servers: Sequence[McpServer]) -> list[Effect]:
+    def declare(self, agent: str, servers: Sequence[McpServerConfig]) -> list[PeerEffect]:
         """All an agent has from now on. One that failed is tried again by being declared again."""
         before = self._declared.pop(agent, {})
-        now = {server.name: fingerprint(server) for server in servers}
+        now = {server.name: compute_fingerprint(server) for server in servers}
         if now:
             self._declared[agent] = now
-        effects: list[Effect] = []
+        effects: list[PeerEffect] = []
         for server in servers:
-            owner = Owner(agent, server.name)
+            owner = PeerOwner(agent, server.name)
             effects += self._join(owner, server, now[server.name], before.get(server.name))
         for name, peer in before.items():
             if name not in now:
-                effects += self._leave(Owner(agent, name), peer)
-                effects.append(Happened(Status.DISCONNECTED, agent, name))
+                effects += self._leave(PeerOwner(agent, name), peer)
+                effects.append(PeerStateChanged(PeerStatus.DISCONNECTED, agent, name))
         self.version += 1
         return effects
 
-    def release(self, agent: str) -> list[Effect]:
+    def release(self, agent: str) -> list[PeerEffect]:
         """It is no more, or is called something else by now."""
         return self.declare(agent, ())
 
-    def _join(self, owner: Owner, server: McpServer, id_: str, before: str | None) -> list[Effect]:
+    def _join(
+        self, owner: PeerOwner, server: McpServerConfig, id_: str, before: str | None
+    ) -> list[PeerEffect]:
         peer = self._peers.get(id_)
         is_new = peer is None
         if peer is None:
             peer = self._peers[id_] = Peer(id_, server)
         peer.owners[owner] = server
-        effects: list[Effect] = []
-        if is_new or peer.status is Status.FAILED:
+        effects: list[PeerEffect] = []
+        if is_new or peer.status is PeerStatus.FAILED:
             effects += self._start(peer)
         elif before != id_:
-            effects.append(self._state_for(owner, peer))
+            effects.append(self._build_state_change(owner, peer))
         if before is not None and before != id_:
-            if peer.is_offered or peer.status is Status.FAILED:
+            if peer.is_offered or peer.status is PeerStatus.FAILED:
                 effects += self._leave(owner, before)
             else:
-                self._fade(owner, before, effects)
-        return effects + self._look(peer)
+                self._serve_until_replaced(owner, before, effects)
+        return effects + self._schedule_idle_check(peer)
 
-    def _fade(self, owner: Owner, before: str, effects: list[Effect]) -> None:
+    def _serve_until_replaced(
+        self, owner: PeerOwner, before: str, effects: list[PeerEffect]
+    ) -> None:
         """The one before serves on. Changed twice in a row, the oldest does: it is connected."""
-        if owner in self._fading:
+        if owner in self._replaced:
             effects += self._drop(owner, before)
         else:
-            self._fading[owner] = before
+            self._replaced[owner] = before
 
-    def _leave(self, owner: Owner, peer: str) -> list[Effect]:
+    def _leave(self, owner: PeerOwner, peer: str) -> list[PeerEffect]:
         effects = self._drop(owner, peer)
-        if (faded := self._fading.pop(owner, None)) is not None:
+        if (faded := self._replaced.pop(owner, None)) is not None:
             effects += self._drop(owner, faded)
         return effects
 
-    def _drop(self, owner: Owner, id_: str) -> list[Effect]:
+    def _drop(self, owner: PeerOwner, id_: str) -> list[PeerEffect]:
         peer = self._peers.get(id_)
         if peer is None or self._declared.get(owner.agent, {}).get(owner.name) == id_:
             return []  # declared again meanwhile
@@ -238,138 +242,149 @@ class Peers:
             return []
         del self._peers[id_]
         self.version += 1
-        return [Stop(peer.number)] if self._started.pop(peer.number, None) else []
+        return [StopPeer(peer.number)] if self._started.pop(peer.number, None) else []
 
     # ── Peers ───────────────────────────────────────────────────────────────────────────────
 
-    def offers(self, number: int, tools: Sequence[McpTool], now: float) -> list[Effect]:
+    def handle_tools(self, number: int, tools: Sequence[McpTool], now: float) -> list[PeerEffect]:
         """It is connected, or says anew what it offers."""
-        peer = self._running(number)
+        peer = self._find_started(number)
         if peer is None:
             return []
-        if peer.status is not Status.CONNECTED:
-            peer.since = peer.used = now
-        peer.status, peer.error, peer.was_settled = Status.CONNECTED, "", True
+        if peer.status is not PeerStatus.CONNECTED:
+            peer.connected_at = peer.last_used = now
+        peer.status, peer.error, peer.was_settled = PeerStatus.CONNECTED, "", True
         peer.is_idle = False
         peer.tools = tuple(tools)
         self.version += 1
-        return [*self._tell(peer), *self._settle(peer), *self._look(peer)]
+        return [
+            *self._build_state_changes(peer),
+            *self._release_replaced(peer),
+            *self._schedule_idle_check(peer),
+        ]
 
-    def asking(self, number: int, sentence: str) -> list[Effect]:
+    def handle_authorization(self, number: int, sentence: str) -> list[PeerEffect]:
         """A person is needed."""
-        peer = self._running(number)
+        peer = self._find_started(number)
         if peer is None:
             return []
         peer.error = sentence
-        return self._tell(peer)
+        return self._build_state_changes(peer)
 
-    def lost(
+    def handle_lost(
         self, number: int, error: str, now: float, *, is_final: bool = False, is_ours: bool = False
-    ) -> list[Effect]:
+    ) -> list[PeerEffect]:
         """It could not be connected, or is no more. What is our own fault is always mended."""
-        peer = self._running(number)
+        peer = self._find_started(number)
         if peer is None:
             return []
         del self._started[number]
-        if peer.status is Status.CONNECTED and now - peer.since >= STEADY:
+        if peer.status is PeerStatus.CONNECTED and now - peer.connected_at >= STEADY_SECONDS:
             peer.failures = 0
-        peer.status, peer.was_settled, peer.is_idle = Status.FAILED, True, False
-        peer.error = without_secrets(error, peer.server)
+        peer.status, peer.was_settled, peer.is_idle = PeerStatus.FAILED, True, False
+        peer.error = mask_secrets(error, peer.server)
         peer.failures += 1
         self.version += 1
-        effects: list[Effect] = [Stop(number), *self._tell(peer), *self._settle(peer)]
+        effects: list[PeerEffect] = [
+            StopPeer(number),
+            *self._build_state_changes(peer),
+            *self._release_replaced(peer),
+        ]
         if (peer.restarts or is_ours) and not is_final:
             delay = min(FIRST_DELAY * 2 ** min(peer.failures - 1, 16), LONGEST_DELAY)
-            effects.append(Retry(peer.id, number, delay))
+            effects.append(ScheduleRetry(peer.id, number, delay))
         return effects
 
-    def host_lost(self, error: str, now: float) -> list[Effect]:
+    def handle_host_lost(self, error: str, now: float) -> list[PeerEffect]:
         """All of them at once."""
         return [
             effect
             for number in list(self._started)
-            for effect in self.lost(number, error, now, is_ours=True)
-            if not isinstance(effect, Stop)
+            for effect in self.handle_lost(number, error, now, is_ours=True)
+            if not isinstance(effect, StopPeer)
         ]
 
-    def due(self, id_: str, number: int) -> list[Effect]:
+    def handle_retry_due(self, id_: str, number: int) -> list[PeerEffect]:
         """Time to try again, unless that has been done."""
         peer = self._peers.get(id_)
-        if peer is None or peer.status is not Status.FAILED or peer.number != number:
+        if peer is None or peer.status is not PeerStatus.FAILED or peer.number != number:
             return []
         return self._start(peer)
 
-    def retry(self) -> list[Effect]:
+    def retry_failed(self) -> list[PeerEffect]:
         """All that failed, at once."""
-        failed = [peer for peer in self._peers.values() if peer.status is Status.FAILED]
+        failed = [peer for peer in self._peers.values() if peer.status is PeerStatus.FAILED]
         return [effect for peer in failed for effect in self._start(peer)]
 
     # ── Use ─────────────────────────────────────────────────────────────────────────────────
 
-    def wanted(self, id_: str) -> list[Effect]:
+    def wake_idle(self, id_: str) -> list[PeerEffect]:
         """Somebody is about to call it: one that was stopped for want of use comes back."""
         peer = self._peers.get(id_)
         return self._start(peer) if peer is not None and peer.is_idle else []
 
-    def unused(self, id_: str, now: float) -> list[Effect]:
+    def check_idle(self, id_: str, now: float) -> list[PeerEffect]:
         """Whether it still is of use."""
         peer = self._peers.get(id_)
         if peer is None:
             return []
-        peer.is_watched = False
+        peer.is_idle_check_due = False
         timeout = peer.idle_timeout
-        if timeout is None or peer.status is not Status.CONNECTED:
+        if timeout is None or peer.status is not PeerStatus.CONNECTED:
             return []
-        if peer.calls or now - peer.used < timeout:
-            return self._look(peer, timeout if peer.calls else timeout - (now - peer.used))
-        peer.status, peer.is_idle = Status.DISCONNECTED, True
+        if peer.running_calls or now - peer.last_used < timeout:
+            return self._schedule_idle_check(
+                peer, timeout if peer.running_calls else timeout - (now - peer.last_used)
+            )
+        peer.status, peer.is_idle = PeerStatus.DISCONNECTED, True
         del self._started[peer.number]
-        return [Stop(peer.number), *self._tell(peer)]
+        return [StopPeer(peer.number), *self._build_state_changes(peer)]
 
-    def _look(self, peer: Peer, after: float | None = None) -> list[Effect]:
+    def _schedule_idle_check(self, peer: Peer, after: float | None = None) -> list[PeerEffect]:
         timeout = peer.idle_timeout
-        if timeout is None or peer.is_watched or peer.status is not Status.CONNECTED:
+        if timeout is None or peer.is_idle_check_due or peer.status is not PeerStatus.CONNECTED:
             return []
-        peer.is_watched = True
-        return [Look(peer.id, timeout if after is None else after)]
+        peer.is_idle_check_due = True
+        return [ScheduleIdleCheck(peer.id, timeout if after is None else after)]
 
     # ── Steps all of them take ──────────────────────────────────────────────────────────────
 
-    def _running(self, number: int) -> Peer | None:
+    def _find_started(self, number: int) -> Peer | None:
         """None for what is said of a start that was given up."""
         return self._peers.get(self._started.get(number, ""))
 
-    def _start(self, peer: Peer) -> list[Effect]:
+    def _start(self, peer: Peer) -> list[PeerEffect]:
         if peer.number in self._started:
             return []
-        if len(self._started) >= self._most:
-            peer.status, peer.was_settled = Status.FAILED, True
+        if len(self._started) >= self._max_peers:
+            peer.status, peer.was_settled = PeerStatus.FAILED, True
             peer.error = (
-                f"{self._most} MCP servers are running; raise mcp_peers in [limits] of config.toml"
+                f"{self._max_peers} MCP servers are running; "
+                "raise mcp_peers in [limits] of config.toml"
             )
-            return self._tell(peer)
+            return self._build_state_changes(peer)
         peer.number = next(self._numbers)
         self._started[peer.number] = peer.id
-        peer.status, peer.error = Status.CONNECTING, ""
-        return [Start(peer.number, peer.server), *self._tell(peer)]
+        peer.status, peer.error = PeerStatus.CONNECTING, ""
+        return [StartPeer(peer.number, peer.server), *self._build_state_changes(peer)]
 
-    def _settle(self, peer: Peer) -> list[Effect]:
+    def _release_replaced(self, peer: Peer) -> list[PeerEffect]:
         """What it replaces is not needed any more."""
-        effects: list[Effect] = []
+        effects: list[PeerEffect] = []
         for owner in list(peer.owners):
             is_current = self._declared.get(owner.agent, {}).get(owner.name) == peer.id
-            if is_current and (faded := self._fading.pop(owner, None)) is not None:
+            if is_current and (faded := self._replaced.pop(owner, None)) is not None:
                 effects += self._drop(owner, faded)
         return effects
 
-    def _tell(self, peer: Peer) -> list[Effect]:
+    def _build_state_changes(self, peer: Peer) -> list[PeerEffect]:
         return [
-            self._state_for(owner, peer)
+            self._build_state_change(owner, peer)
             for owner in peer.owners
             if self._declared.get(owner.agent, {}).get(owner.name) == peer.id
         ]
 
-    def _state_for(self, owner: Owner, peer: Peer) -> Happened:
-        is_connected = peer.status is Status.CONNECTED
+    def _build_state_change(self, owner: PeerOwner, peer: Peer) -> PeerStateChanged:
+        is_connected = peer.status is PeerStatus.CONNECTED
         tools = tuple(tool.name for tool in peer.tools) if is_connected else ()
-        return Happened(peer.status, owner.agent, owner.name, tools, peer.error)
+        return PeerStateChanged(peer.status, owner.agent, owner.name, tools, peer.error)

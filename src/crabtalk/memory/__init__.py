@@ -2,101 +2,108 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
 from .authors import (
-    AGENT,
-    EVERYTHING,
-    View,
-    author_label,
-    author_of,
+    AGENT_AUTHOR,
+    ALL_ENTRIES,
+    MemoryView,
+    add_author,
+    encode_author,
+    get_author,
     qualify_name,
     qualify_names,
-    with_author,
-    without_author,
+    strip_author,
 )
-from .entry import MAX_ALIASES, MAX_CONTENT, MAX_ENTRIES, MAX_NAME, Entry, Kind
+from .entry import MAX_ALIASES, MAX_CONTENT, MAX_ENTRIES, MAX_NAME, EntryKind, MemoryEntry
 from .errors import (
-    BadFormatError,
-    KindError,
-    LimitError,
+    BadCrmemError,
+    EntryKindError,
+    MarkdownBookError,
     MemoryInUseError,
+    MemoryLimitError,
+    MemoryStoreError,
+    MemoryUnavailableError,
     NameTakenError,
-    StoreError,
-    StoreUnavailableError,
-    TreeError,
     UnknownEntryError,
 )
-from .tokens import tokens, words
+from .tokens import split_words, tokenize_text
 
 if TYPE_CHECKING:
     from .files import verify_memory
-    from .journal import Change, Drop, Put
-    from .memory import Hit, Memory, Statistics
-    from .ops import Add, Alias, Op, Remove, Rename, Update
-    from .persistence import Journal, News, Position, Sizes
-    from .sums import Damage, describe_damage
-    from .table import Table
+    from .journal import DropEntry, EntryChange, PutEntry
+    from .memory import Memory, MemoryHit, MemoryStatistics
+    from .ops import AddEntry, MemoryOperation, RemoveEntry, RenameEntry, SetAliases, UpdateEntry
+    from .persistence import BackendSizes, JournalPosition, PersistenceBackend, RemoteChanges
+    from .sums import MemoryDamage, describe_damage
+    from .table import EntryTable
 
 __all__ = [
-    "AGENT",
-    "EVERYTHING",
+    "AGENT_AUTHOR",
+    "ALL_ENTRIES",
     "MAX_ALIASES",
     "MAX_CONTENT",
     "MAX_ENTRIES",
     "MAX_NAME",
-    "Add",
-    "Alias",
-    "BadFormatError",
-    "Change",
-    "Damage",
-    "Drop",
-    "Entry",
-    "Hit",
-    "Journal",
-    "Kind",
-    "KindError",
-    "LimitError",
+    "AddEntry",
+    "BackendSizes",
+    "BadCrmemError",
+    "DropEntry",
+    "EntryChange",
+    "EntryKind",
+    "EntryKindError",
+    "EntryTable",
+    "JournalPosition",
+    "MarkdownBookError",
     "Memory",
+    "MemoryDamage",
+    "MemoryEntry",
+    "MemoryHit",
     "MemoryInUseError",
+    "MemoryLimitError",
+    "MemoryOperation",
+    "MemoryStatistics",
+    "MemoryStoreError",
+    "MemoryUnavailableError",
+    "MemoryView",
     "NameTakenError",
-    "News",
-    "Op",
-    "Position",
-    "Put",
-    "Remove",
-    "Rename",
-    "Sizes",
-    "Statistics",
-    "StoreError",
-    "StoreUnavailableError",
-    "Table",
-    "TreeError",
+    "PersistenceBackend",
+    "PutEntry",
+    "RemoteChanges",
+    "RemoveEntry",
+    "RenameEntry",
+    "SetAliases",
     "UnknownEntryError",
-    "Update",
-    "View",
-    "author_label",
-    "author_of",
+    "UpdateEntry",
+    "add_author",
     "describe_damage",
+    "encode_author",
+    "get_author",
     "qualify_name",
     "qualify_names",
-    "tokens",
+    "split_words",
+    "strip_author",
+    "tokenize_text",
     "verify_memory",
-    "with_author",
-    "without_author",
-    "words",
 ]
 
 # Needed once a memory is opened: most conversations never remember or recall.
-__getattr__ = late(
+__getattr__ = load_lazily(
     __name__,
     {
         "files": ("verify_memory",),
-        "journal": ("Change", "Drop", "Put"),
-        "memory": ("Hit", "Memory", "Statistics"),
-        "ops": ("Add", "Alias", "Op", "Remove", "Rename", "Update"),
-        "persistence": ("Journal", "News", "Position", "Sizes"),
-        "sums": ("Damage", "describe_damage"),
-        "table": ("Table",),
+        "journal": ("EntryChange", "DropEntry", "PutEntry"),
+        "memory": ("MemoryHit", "Memory", "MemoryStatistics"),
+        "ops": (
+            "AddEntry",
+            "SetAliases",
+            "MemoryOperation",
+            "RemoveEntry",
+            "RenameEntry",
+            "UpdateEntry",
+        ),
+        "persistence": ("PersistenceBackend", "RemoteChanges", "JournalPosition", "BackendSizes"),
+        "sums": ("MemoryDamage", "describe_damage"),
+        "table": ("EntryTable",),
     },
 )

@@ -5,7 +5,7 @@ here of letters and digits: those are `\\w`.
 """
 
 
-def character_set(ranges: str) -> str:
+def build_character_set(ranges: str) -> str:
     """The inside of a regular expression's brackets, from ranges of code points in hex."""
     return "".join(
         "-".join(f"\\U{int(end, 16):08X}" for end in piece.split("-")) for piece in ranges.split()
@@ -14,7 +14,7 @@ def character_set(ranges: str) -> str:
 
 # Alphabetic by Unicode's word, yet no letters to Python: vowel signs, circled letters. Letters
 # between two of them are included, which makes it shorter and changes nothing.
-ALPHABETIC = character_set("""
+ALPHABETIC = build_character_set("""
     345 5B0-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-657 659-65F 670 6D6-6DC 6E1-6E8 6ED 711-73F
     7A6-7B0 816-817 81B-82C 8D4-8DF 8E3-8E9 8F0-93B 93E-94C 94E-94F 955-963 981-983 9BE-9C4 9C7-9C8
     9CB-9CC 9D7 9E2-9E3 A01-A03 A3E-A42 A47-A48 A4B-A4C A51 A70-A75 A81-A83 ABE-AC5 AC7-AC9 ACB-ACC
@@ -40,7 +40,7 @@ ALPHABETIC = character_set("""
 # What two spellings of one word may differ in: accents, points, viramas, tone marks, and what is
 # not seen (soft hyphens, joiners, variation selectors). Not the voicing of kana, which makes
 # another letter, nor vowels of scripts that write them above or below.
-ACCENTS = character_set("""
+ACCENTS = build_character_set("""
     AD 300-34E 350-36F 483-487 591-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-65F 670 6D6-6DC 6DF-6E4
     6E7-6E8 6EA-6ED 711 730-74A 7EB-7F3 7FD 816-819 81B-823 825-827 829-82D 859-85B 898-89F 8CA-8E1
     8E3-8FF 93C 94D 951-954 9BC 9CD 9FE A3C A4D ABC ACD B3C B4D BCD C3C C4D CBC CCD D3B-D3C D4D DCA

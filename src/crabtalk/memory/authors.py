@@ -12,16 +12,16 @@ from hashlib import blake2b
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .entry import MARK, Entry, Kind, plain_name
-from .errors import LimitError
+from .entry import AUTHOR_MARK, EntryKind, MemoryEntry, strip_author_prefix
+from .errors import MemoryLimitError
 
 # The author of what is the agent's own.
-AGENT = ""
+AGENT_AUTHOR = ""
 # Bytes of a sender that are kept in every name. A longer one is cut and told apart by its hash.
-LONGEST = 256
+MAX_LABEL_BYTES = 256
 
 
-class View(Struct, frozen=True):
+class MemoryView(Struct, frozen=True):
     """What a person may see of a memory: notes of these authors, archives of these conversations.
 
     None stands for all of them.
@@ -30,46 +30,46 @@ class View(Struct, frozen=True):
     authors: tuple[str, ...] | None = None
     conversations: tuple[str, ...] | None = None
 
-    def includes(self, entry: Entry) -> bool:
-        return self.label_filter()(label_of(entry))
+    def includes(self, entry: MemoryEntry) -> bool:
+        return self.build_label_filter()(get_label(entry))
 
-    def labels(self) -> frozenset[str] | None:
+    def find_labels(self) -> frozenset[str] | None:
         """The labels of all entries it includes; None when that is not a short list."""
         if self.authors is None or self.conversations is None:
             return None
-        archives = (MARK + conversation for conversation in self.conversations)
+        archives = (AUTHOR_MARK + conversation for conversation in self.conversations)
         return frozenset((*self.authors, *archives))
 
-    def label_filter(self) -> Callable[[str], bool]:
+    def build_label_filter(self) -> Callable[[str], bool]:
         """Whether entries with a label are included."""
-        if (labels := self.labels()) is not None:
+        if (labels := self.find_labels()) is not None:
             return labels.__contains__
         authors = None if self.authors is None else frozenset(self.authors)
         archives = (
             None
             if self.conversations is None
-            else frozenset(MARK + conversation for conversation in self.conversations)
+            else frozenset(AUTHOR_MARK + conversation for conversation in self.conversations)
         )
 
         def includes(label: str) -> bool:
-            allowed = archives if label[:1] == MARK else authors
+            allowed = archives if label[:1] == AUTHOR_MARK else authors
             return allowed is None or label in allowed
 
         return includes
 
 
-EVERYTHING = View()
+ALL_ENTRIES = MemoryView()
 
 
-def author_label(sender: str) -> str:
+def encode_author(sender: str) -> str:
     """How a sender is written in names: reversible unless it is very long, never empty for a
     sender that is not, and different for different senders."""
-    label = sender.replace("%", "%25").replace(MARK, "%1E")
+    label = sender.replace("%", "%25").replace(AUTHOR_MARK, "%1E")
     data = label.encode(errors="surrogatepass")
-    if len(data) <= LONGEST:
+    if len(data) <= MAX_LABEL_BYTES:
         return label
     # No sender is written with %#, so a cut one is nobody else's.
-    start = data[: LONGEST - 64].decode(errors="ignore")
+    start = data[: MAX_LABEL_BYTES - 64].decode(errors="ignore")
     return f"{start}%#{blake2b(data, digest_size=16).hexdigest()}"
 
 
@@ -77,9 +77,9 @@ def qualify_name(author: str, name: str) -> str:
     """The stored name of an author's note. Raises LimitError for a name that would be another
     author's."""
     if author:
-        return f"{MARK}{author}{MARK}{name}"
-    if name.startswith(MARK):
-        raise LimitError(
+        return f"{AUTHOR_MARK}{author}{AUTHOR_MARK}{name}"
+    if name.startswith(AUTHOR_MARK):
+        raise MemoryLimitError(
             "a name or an alias begins with the control character U+001E; leave it out"
         )
     return name
@@ -89,33 +89,33 @@ def qualify_names(author: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(qualify_name(author, name) for name in names)
 
 
-def author_of(entry: Entry) -> str:
+def get_author(entry: MemoryEntry) -> str:
     """The label of who wrote it."""
-    if not entry.name.startswith(MARK):
-        return AGENT
-    author, mark, _ = entry.name[1:].partition(MARK)
-    return author if mark else AGENT
+    if not entry.name.startswith(AUTHOR_MARK):
+        return AGENT_AUTHOR
+    author, mark, _ = entry.name[1:].partition(AUTHOR_MARK)
+    return author if mark else AGENT_AUTHOR
 
 
-def label_of(entry: Entry) -> str:
+def get_label(entry: MemoryEntry) -> str:
     """What decides who may see an entry: its author, or for an archive its conversation. Archives
     are named after their conversation, and numbered."""
-    if entry.kind is Kind.ARCHIVE:
-        return MARK + entry.name.rpartition("-")[0]
-    return author_of(entry)
+    if entry.kind is EntryKind.ARCHIVE:
+        return AUTHOR_MARK + entry.name.rpartition("-")[0]
+    return get_author(entry)
 
 
-def without_author(entry: Entry) -> Entry:
+def strip_author(entry: MemoryEntry) -> MemoryEntry:
     """The entry as its author named it."""
-    if not author_of(entry):
+    if not get_author(entry):
         return entry
-    aliases = tuple(map(plain_name, entry.aliases))
-    return replace(entry, name=plain_name(entry.name), aliases=aliases)
+    aliases = tuple(map(strip_author_prefix, entry.aliases))
+    return replace(entry, name=strip_author_prefix(entry.name), aliases=aliases)
 
 
-def with_author(entry: Entry, author: str) -> Entry:
+def add_author(entry: MemoryEntry, author: str) -> MemoryEntry:
     """The entry as it is stored. Archives belong to a conversation, not to an author."""
-    if entry.kind is Kind.ARCHIVE:
+    if entry.kind is EntryKind.ARCHIVE:
         return entry
     name, aliases = qualify_name(author, entry.name), qualify_names(author, entry.aliases)
     return replace(entry, name=name, aliases=aliases)

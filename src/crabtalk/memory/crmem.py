@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from .entry import Entry, Kind
-from .errors import BadFormatError
+from .entry import EntryKind, MemoryEntry
+from .errors import BadCrmemError
 
 MAGIC = b"CRMEM\0"
 VERSION = 1
 HEADER = struct.Struct("<6sIH4x")
 BODY = struct.Struct("<QI")
-PREFIX = struct.Struct("<QQI")
-LENGTH = struct.Struct("<I")
-FIRST = HEADER.size + BODY.size
-KINDS = {kind.value: kind for kind in Kind}
+ENTRY_PREFIX = struct.Struct("<QQI")
+LENGTH_FIELD = struct.Struct("<I")
+FIRST_ENTRY = HEADER.size + BODY.size
+KINDS = {kind.value: kind for kind in EntryKind}
 # Ids beyond are no longer given out; a file that says so is damaged.
 MAX_ID = 2**63
 
 
 @dataclass(slots=True)
-class Contents:
+class CrmemContents:
     """What a file holds. `faults` say what could not be read; the rest could."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[MemoryEntry] = field(default_factory=list)
     next_id: int = 1
     faults: list[str] = field(default_factory=list)
 
 
-def encode(entries: Iterable[Entry], next_id: int) -> bytes:
+def encode_memory(entries: Iterable[MemoryEntry], next_id: int) -> bytes:
     """The file. Entries go in by id."""
     ordered = sorted(entries, key=lambda entry: entry.id)
     # No list of its pieces: to let go of a million of them takes the interpreter 40 ms.
@@ -43,47 +43,47 @@ def encode(entries: Iterable[Entry], next_id: int) -> bytes:
     return bytes(data)
 
 
-def encode_entry(entry: Entry) -> bytes:
-    data = bytearray(PREFIX.pack(entry.id, entry.created_at, entry.kind))
-    data += text(entry.name)
-    data += text(entry.content)
-    data += LENGTH.pack(len(entry.aliases))
+def encode_entry(entry: MemoryEntry) -> bytes:
+    data = bytearray(ENTRY_PREFIX.pack(entry.id, entry.created_at, entry.kind))
+    data += encode_text(entry.name)
+    data += encode_text(entry.content)
+    data += LENGTH_FIELD.pack(len(entry.aliases))
     for alias in entry.aliases:
-        data += text(alias)
+        data += encode_text(alias)
     return bytes(data)
 
 
-def text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     data = value.encode()
-    return LENGTH.pack(len(data)) + data
+    return LENGTH_FIELD.pack(len(data)) + data
 
 
-def decode(data: bytes) -> Contents:
+def decode_memory(data: bytes) -> CrmemContents:
     """Strictly: BadFormatError for anything a reader must refuse. Trailing bytes are ignored."""
-    contents = salvage(data)
+    contents = salvage_memory(data)
     if contents.faults:
-        raise BadFormatError(
+        raise BadCrmemError(
             f"this is no whole CRMEM file: {contents.faults[0]}; opening it as a memory recovers "
             "what can be read"
         )
     return contents
 
 
-def salvage(data: bytes) -> Contents:
+def salvage_memory(data: bytes) -> CrmemContents:
     """Whatever can be read. Entries before a fault always can, and those after it where the fault
     is within one."""
-    faults = header_faults(data)
+    faults = check_header(data)
     contents = read_body(data)
     if faults and contents.faults:
         # Not even the layout is known, so what seemed to be entries is a guess.
-        return Contents(faults=faults)
+        return CrmemContents(faults=faults)
     contents.faults = faults + contents.faults
     return contents
 
 
-def header_faults(data: bytes) -> list[str]:
-    if len(data) < FIRST:
-        return [f"it has {len(data)} bytes, the header alone has {FIRST}"]
+def check_header(data: bytes) -> list[str]:
+    if len(data) < FIRST_ENTRY:
+        return [f"it has {len(data)} bytes, the header alone has {FIRST_ENTRY}"]
     magic, version, flags = HEADER.unpack_from(data)
     if magic != MAGIC:
         return ["it does not begin with CRMEM"]
@@ -92,26 +92,26 @@ def header_faults(data: bytes) -> list[str]:
     return [f"its flags are {flags:#x}, not 0"] if flags else []
 
 
-def read_body(data: bytes) -> Contents:
-    contents = Contents()
-    if len(data) < FIRST:
+def read_body(data: bytes) -> CrmemContents:
+    contents = CrmemContents()
+    if len(data) < FIRST_ENTRY:
         contents.faults.append("it ends within its header")
         return contents
     contents.next_id, count = BODY.unpack_from(data, HEADER.size)
-    at = FIRST
+    at = FIRST_ENTRY
     for number in range(count):
         try:
             at = read_entry(data, at, contents)
-        except EndError:
+        except TruncatedEntryError:
             contents.faults.append(f"it ends within entry {number + 1} of {count}")
             break
     else:
         read_uncounted(data, at, contents)
-    number_anew(contents)
+    renumber_duplicates(contents)
     return contents
 
 
-def number_anew(contents: Contents) -> None:
+def renumber_duplicates(contents: CrmemContents) -> None:
     """Where ids are used twice or used up, the later entry gets a fresh one."""
     taken: set[int] = set()
     homeless: list[int] = []
@@ -130,31 +130,31 @@ def number_anew(contents: Contents) -> None:
         contents.next_id += 1
 
 
-def read_uncounted(data: bytes, at: int, contents: Contents) -> None:
+def read_uncounted(data: bytes, at: int, contents: CrmemContents) -> None:
     """Trailing bytes mean nothing, unless they are entries to the last byte: then it is the count
     that is wrong."""
-    more = Contents()
+    more = CrmemContents()
     try:
         while at < len(data):
             at = read_entry(data, at, more)
-    except EndError:
+    except TruncatedEntryError:
         return
     if more.entries and not more.faults:
         contents.entries += more.entries
         contents.faults.append(f"{len(more.entries)} entries were not counted")
 
 
-class EndError(Exception):
+class TruncatedEntryError(Exception):
     """The bytes end before the entry does."""
 
 
-def read_entry(data: bytes, at: int, contents: Contents) -> int:
+def read_entry(data: bytes, at: int, contents: CrmemContents) -> int:
     """Adds the entry that begins at `at`, or why not. Returns where the next one begins."""
     begun = at
-    if at + PREFIX.size > len(data):
-        raise EndError
-    number, created_at, kind = PREFIX.unpack_from(data, at)
-    name, at = read_bytes(data, at + PREFIX.size)
+    if at + ENTRY_PREFIX.size > len(data):
+        raise TruncatedEntryError
+    number, created_at, kind = ENTRY_PREFIX.unpack_from(data, at)
+    name, at = read_bytes(data, at + ENTRY_PREFIX.size)
     content, at = read_bytes(data, at)
     count, at = read_length(data, at)
     aliases = []
@@ -163,7 +163,7 @@ def read_entry(data: bytes, at: int, contents: Contents) -> int:
         aliases.append(alias)
     try:
         contents.entries.append(
-            Entry(
+            MemoryEntry(
                 number,
                 created_at,
                 KINDS[kind],
@@ -182,11 +182,11 @@ def read_entry(data: bytes, at: int, contents: Contents) -> int:
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     length, at = read_length(data, at)
     if length > len(data) - at:
-        raise EndError
+        raise TruncatedEntryError
     return data[at : at + length], at + length
 
 
 def read_length(data: bytes, at: int) -> tuple[int, int]:
-    if at + LENGTH.size > len(data):
-        raise EndError
-    return LENGTH.unpack_from(data, at)[0], at + LENGTH.size
+    if at + LENGTH_FIELD.size > len(data):
+        raise TruncatedEntryError
+    return LENGTH_FIELD.unpack_from(data, at)[0], at + LENGTH_FIELD.size

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from .errors import LimitError
+from .errors import MemoryLimitError
 
 MAX_NAME = 1024
 MAX_CONTENT = 1024 * 1024
@@ -15,10 +15,10 @@ MAX_ENTRIES = 100_000
 MAX_AUTHOR_NOTES = 1_000
 MAX_AUTHORED_NOTES = 50_000
 # Begins the stored name of a note that has an author, and ends the author: see `authors`.
-MARK = "\x1e"
+AUTHOR_MARK = "\x1e"
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """A note is written on purpose, an archive by compaction. Topics are kept where others wrote
     them, and never made here."""
 
@@ -27,53 +27,59 @@ class Kind(IntEnum):
     TOPIC = 2
 
 
-class Entry(Struct, frozen=True, array_like=True, gc=False):
+class MemoryEntry(Struct, frozen=True, array_like=True, gc=False):
     """`created_at` is in seconds since 1970. `name` and every alias lead to it."""
 
     id: int
     created_at: int
-    kind: Kind
+    kind: EntryKind
     name: str
     content: str
     aliases: tuple[str, ...] = ()
 
 
-def check(name: str, content: str, aliases: Iterable[str]) -> None:
+def check_limits(name: str, content: str, aliases: Iterable[str]) -> None:
     """Raises LimitError for what no entry may be."""
-    if size(content) > MAX_CONTENT:
-        raise LimitError(
-            f"the content of {shown(name)} is larger than {MAX_CONTENT} bytes; "
+    if count_bytes(content) > MAX_CONTENT:
+        raise MemoryLimitError(
+            f"the content of {quote_name(name)} is larger than {MAX_CONTENT} bytes; "
             "keep less of it, or split it"
         )
     names = [name, *aliases]
     if len(names) > MAX_ALIASES + 1:
-        raise LimitError(f"{shown(name)} has more than {MAX_ALIASES} aliases; keep the best")
+        raise MemoryLimitError(
+            f"{quote_name(name)} has more than {MAX_ALIASES} aliases; keep the best"
+        )
     for each in names:
-        if not plain_name(each).strip():
-            raise LimitError("a name or an alias is empty; give one that says what it is about")
-        if size(each) > MAX_NAME:
-            raise LimitError(f"the name {shown(each)} is longer than {MAX_NAME} bytes; shorten it")
+        if not strip_author_prefix(each).strip():
+            raise MemoryLimitError(
+                "a name or an alias is empty; give one that says what it is about"
+            )
+        if count_bytes(each) > MAX_NAME:
+            raise MemoryLimitError(
+                f"the name {quote_name(each)} is longer than {MAX_NAME} bytes; shorten it"
+            )
 
 
-def size(text: str) -> int:
+def count_bytes(text: str) -> int:
     """In the file."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise LimitError(
-            f"{shown(text)} has half of a character in it; send it as valid UTF-8"
+        raise MemoryLimitError(
+            f"{quote_name(text)} has half of a character in it; send it as valid UTF-8"
         ) from None
 
 
-def shown(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name in a sentence: quoted, and no longer than sentences are."""
-    name = plain_name(name)
+    name = strip_author_prefix(name)
     return ascii(name[:60] + "…") if len(name) > 60 else repr(name)
 
 
-def plain_name(name: str) -> str:
+def strip_author_prefix(name: str) -> str:
     """A name or an alias as its author gave it, without the author."""
-    if not name.startswith(MARK):
+    if not name.startswith(AUTHOR_MARK):
         return name
-    _, mark, rest = name[1:].partition(MARK)
+    _, mark, rest = name[1:].partition(AUTHOR_MARK)
     return rest if mark else name

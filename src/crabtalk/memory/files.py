@@ -7,172 +7,178 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from . import crmem, snapshot
-from .entry import Entry
-from .errors import NameTakenError, StoreError
-from .journal import Base, Change, JournalFile
-from .persistence import News, Sizes
-from .recovery import Recovery, recover
-from .sums import Damage, describe_damage, encode_sums, snapshot_hash
-from .table import Table
+from .entry import MemoryEntry
+from .errors import MemoryStoreError, NameTakenError
+from .journal import EntryChange, JournalFile, SnapshotReference
+from .persistence import BackendSizes, RemoteChanges
+from .recovery import MemoryRecovery, recover_memory
+from .sums import MemoryDamage, describe_damage, encode_checksums, hash_snapshot
+from .table import EntryTable
 
 log = logging.getLogger(__name__)
-Clock = Callable[[], float]
+TimeFunction = Callable[[], float]
 
 # The journal is folded into the snapshot when it is longer than this and than half the snapshot:
 # rarely enough that a write costs what its entry costs.
-JOURNAL_BYTES = 64 * 1024
+MIN_CHECKPOINT_BYTES = 64 * 1024
 
 
-class Files:
+class FileMemoryBackend:
     """A Journal that one process has for itself: there are never any news."""
 
     def __init__(
         self,
         path: Path,
         journal: JournalFile,
-        base: Base,
+        base: SnapshotReference,
         snapshot_sum: str = "",
-        suspects: dict[int, Entry | None] | None = None,
+        suspects: dict[int, MemoryEntry | None] | None = None,
     ) -> None:
         self._path = path
         self._journal = journal
         self._base = base
-        self._snapshot_sum = snapshot_sum
+        self._snapshot_hash = snapshot_sum
         self._suspects = suspects or {}
-        self._folds = 0
+        self._checkpoints = 0
 
     @classmethod
-    def open(cls, path: Path, *, flush: bool, now: Clock) -> tuple["Files", Recovery]:
+    def open(
+        cls, path: Path, *, flush: bool, now: TimeFunction
+    ) -> tuple["FileMemoryBackend", MemoryRecovery]:
         """What is damaged is set aside, before anything is written over it."""
-        with told(path):
+        with convert_os_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            journal = JournalFile(snapshot.journal_of(path), flush=flush)
+            journal = JournalFile(snapshot.journal_path(path), flush=flush)
             try:
                 data, lines = snapshot.read_file(path), journal.read()
-                found = recover(data, lines, snapshot.read_file(snapshot.sums_of(path)))
-                report(path, found)
-                if found.torn:
+                found = recover_memory(
+                    data, lines, snapshot.read_file(snapshot.checksums_path(path))
+                )
+                log_faults(path, found)
+                if found.is_torn:
                     log.warning("%s ended in half a line, which is cut", journal.path.name)
-                if found.snapshot_faults or found.is_exchanged:
-                    snapshot.set_aside(path, data, now())
+                if found.snapshot_faults or found.is_mismatched:
+                    snapshot.back_up_damaged(path, data, now())
                 if found.journal_faults:
-                    snapshot.set_aside(journal.path, lines, now())
-                snapshot.aside_of(path).unlink(missing_ok=True)
-                snapshot.aside_of(snapshot.sums_of(path)).unlink(missing_ok=True)
-                journal.cut(found.whole)
+                    snapshot.back_up_damaged(journal.path, lines, now())
+                snapshot.temporary_path(path).unlink(missing_ok=True)
+                snapshot.temporary_path(snapshot.checksums_path(path)).unlink(missing_ok=True)
+                journal.truncate(found.journal_end)
             except BaseException:
                 journal.close(remove=False)
                 raise
-        return cls(path, journal, found.base, snapshot_hash(data), found.suspects), found
+        return cls(path, journal, found.base, hash_snapshot(data), found.suspects), found
 
-    def append(self, change: Change) -> News | None:
+    def append(self, change: EntryChange) -> RemoteChanges | None:
         self._journal.append([change], base=self._base)
         return None
 
-    def accept(self, news: News) -> bool:
+    def accept(self, news: RemoteChanges) -> bool:
         return False
 
-    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
+    def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
         suspects, self._suspects = self._suspects, {}
         try:
-            self.fold(table)
+            self.checkpoint(table)
         except BaseException:
             self._suspects = suspects
             raise
         return None
 
-    def settle(self, table: Table, *, last: bool = False) -> bool:
+    def try_checkpoint(self, table: EntryTable, *, last: bool = False) -> bool:
         """Nothing is lost when it cannot be folded: the journal only grows."""
         size = self._journal.size
         if last and not size:
             return True
-        if not last and self._base.size and size <= max(JOURNAL_BYTES, self._base.size // 2):
+        if not last and self._base.size and size <= max(MIN_CHECKPOINT_BYTES, self._base.size // 2):
             return False
-        return self._fold_if_possible(table)
+        return self._checkpoint_if_possible(table)
 
-    def mend(self, table: Table) -> None:
+    def repair(self, table: EntryTable) -> None:
         """After damage: files that are whole, if that can be."""
-        self._fold_if_possible(table)
+        self._checkpoint_if_possible(table)
 
-    def fold(self, table: Table) -> None:
-        with told(self._path):
-            self._fold(table)
+    def checkpoint(self, table: EntryTable) -> None:
+        with convert_os_errors(self._path):
+            self._write_checkpoint(table)
 
-    def sizes(self) -> Sizes:
-        return Sizes(self._base.size, self._journal.size, self._folds)
+    def sizes(self) -> BackendSizes:
+        return BackendSizes(self._base.size, self._journal.size, self._checkpoints)
 
     def close(self, *, remove: bool) -> None:
         self._journal.close(remove=remove)
 
-    def _fold_if_possible(self, table: Table) -> bool:
+    def _checkpoint_if_possible(self, table: EntryTable) -> bool:
         try:
-            self._fold(table)
-        except (OSError, StoreError) as error:
+            self._write_checkpoint(table)
+        except (OSError, MemoryStoreError) as error:
             log.warning("%s could not be folded, its journal stays: %s", self._path.name, error)
             return False
         return True
 
-    def _fold(self, table: Table) -> None:
+    def _write_checkpoint(self, table: EntryTable) -> None:
         """A new snapshot, and a journal that is empty.
 
         The journal names the new snapshot before it is in place: whichever of the two a crash
         leaves there, what follows the line that names it is what it lacks.
         """
-        data = crmem.encode(table, table.next_id)
-        base, snapshot_sum = snapshot.identity(data), snapshot_hash(data)
-        sums = encode_sums(table, snapshot_sum, self._snapshot_sum, self._suspects)
-        aside = snapshot.write_aside(self._path, data)
+        data = crmem.encode_memory(table, table.next_id)
+        base, snapshot_sum = snapshot.identify_snapshot(data), hash_snapshot(data)
+        sums = encode_checksums(table, snapshot_sum, self._snapshot_hash, self._suspects)
+        aside = snapshot.write_temporary(self._path, data)
         try:
             self._journal.append([base], base=self._base)
-            replace_sums(self._path, sums)
+            replace_checksums(self._path, sums)
             aside.replace(self._path)
         finally:
             aside.unlink(missing_ok=True)
-        self._base, self._snapshot_sum = base, snapshot_sum
-        self._folds += 1
+        self._base, self._snapshot_hash = base, snapshot_sum
+        self._checkpoints += 1
         try:
             snapshot.flush_directory(self._path.parent)
-            self._journal.empty()
+            self._journal.clear()
         except OSError as error:
             # A journal that is longer than it need be is only that.
             log.warning("the journal of %s could not be emptied: %s", self._path.name, error)
 
 
-def read(path: Path) -> Recovery:
+def recover_files(path: Path) -> MemoryRecovery:
     """As it is now, whoever writes it meanwhile."""
-    with told(path):
-        found = recover(*snapshot.read_all(path))
-    report(path, found)
+    with convert_os_errors(path):
+        found = recover_memory(*snapshot.read_files(path))
+    log_faults(path, found)
     return found
 
 
-def verify_memory(path: Path) -> list[Damage]:
+def verify_memory(path: Path) -> list[MemoryDamage]:
     """What is wrong with a memory's files, whoever writes them meanwhile. Writes nothing and logs
     nothing. Raises StoreError."""
-    with told(path):
-        found = recover(*snapshot.read_all(path))
-    faults = [Damage("unreadable", fault) for fault in found.snapshot_faults]
-    faults += [Damage("journal", f"its journal: {fault}") for fault in found.journal_faults]
+    with convert_os_errors(path):
+        found = recover_memory(*snapshot.read_files(path))
+    faults = [MemoryDamage("unreadable", fault) for fault in found.snapshot_faults]
+    faults += [MemoryDamage("journal", f"its journal: {fault}") for fault in found.journal_faults]
     return faults + found.damage
 
 
-def create(path: Path, data: bytes) -> None:
+def create_files(path: Path, data: bytes) -> None:
     """A memory from the bytes of its file. Raises NameTakenError where there is one."""
-    with told(path):
-        if any(os.path.lexists(file) for file in (path, snapshot.journal_of(path))):
+    with convert_os_errors(path):
+        if any(os.path.lexists(file) for file in (path, snapshot.journal_path(path))):
             raise NameTakenError(f"{path.name} is there already; remove it first, or keep it")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = snapshot.write_aside(path, data)
-        replace_sums(path, encode_sums(crmem.decode(data).entries, snapshot_hash(data)))
+        aside = snapshot.write_temporary(path, data)
+        replace_checksums(
+            path, encode_checksums(crmem.decode_memory(data).entries, hash_snapshot(data))
+        )
         aside.replace(path)
         snapshot.flush_directory(path.parent)
 
 
-def replace_sums(path: Path, sums: bytes) -> None:
+def replace_checksums(path: Path, sums: bytes) -> None:
     """The checksums of the snapshot that comes next. On disk when this returns: after a power cut
     there is no snapshot that they do not know."""
-    target = snapshot.sums_of(path)
-    aside = snapshot.write_aside(target, sums)
+    target = snapshot.checksums_path(path)
+    aside = snapshot.write_temporary(target, sums)
     try:
         aside.replace(target)
     finally:
@@ -180,7 +186,7 @@ def replace_sums(path: Path, sums: bytes) -> None:
     snapshot.flush_directory(path.parent)
 
 
-def report(path: Path, found: Recovery) -> None:
+def log_faults(path: Path, found: MemoryRecovery) -> None:
     if found.snapshot_faults:
         log.error(
             "%s is damaged (%s); %d entries could be read",
@@ -195,12 +201,12 @@ def report(path: Path, found: Recovery) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def convert_os_errors(path: Path) -> Iterator[None]:
     """What the file system refuses is a StoreError."""
     try:
         yield
     except OSError as error:
-        raise StoreError(
+        raise MemoryStoreError(
             f"cannot use {error.filename or path}: {error.strerror or error}; see that it is a "
             "plain file of yours, in a directory you may write"
         ) from None

@@ -16,73 +16,73 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from .entry import Entry
-from .errors import MemoryInUseError, StoreError
+from .entry import MemoryEntry
+from .errors import MemoryInUseError, MemoryStoreError
 
 log = logging.getLogger(__name__)
-PREFIX = len("00000000 00000000 ")
+PREFIX_LENGTH = len("00000000 00000000 ")
 
 
-class Base(Struct, frozen=True, array_like=True, tag="base"):
+class SnapshotReference(Struct, frozen=True, array_like=True, tag="base"):
     """The snapshot that holds all that came before: its size and its CRC-32."""
 
     size: int
     checksum: int
 
 
-class Put(Struct, frozen=True, array_like=True, tag="put"):
+class PutEntry(Struct, frozen=True, array_like=True, tag="put"):
     """The entry with this id is now this one."""
 
-    entry: Entry
+    entry: MemoryEntry
 
 
-class Drop(Struct, frozen=True, array_like=True, tag="drop"):
+class DropEntry(Struct, frozen=True, array_like=True, tag="drop"):
     """The entry with this id, which had this name, is no more."""
 
     id: int
     name: str
 
 
-Change = Put | Drop
-Record = Base | Put | Drop
+EntryChange = PutEntry | DropEntry
+JournalRecord = SnapshotReference | PutEntry | DropEntry
 ENCODER = msgspec.json.Encoder()
-DECODER = msgspec.json.Decoder(Record)
+DECODER = msgspec.json.Decoder(JournalRecord)
 
 
 @dataclass(slots=True)
-class Lines:
+class JournalLines:
     """What a journal says. `whole` is where its last record ends, and `damaged` counts lines that
     could not be read; one that a crash cut short is none."""
 
-    records: list[Record] = field(default_factory=list)
-    whole: int = 0
-    damaged: int = 0
+    records: list[JournalRecord] = field(default_factory=list)
+    end: int = 0
+    damaged_lines: int = 0
 
 
-def encode(record: Record) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     payload = ENCODER.encode(record)
     return b"%08x %08x %s\n" % (zlib.crc32(payload), len(payload), payload)
 
 
-def read(data: bytes) -> Lines:
-    lines = Lines()
+def parse_journal(data: bytes) -> JournalLines:
+    lines = JournalLines()
     at = 0
     while at < len(data):
-        found = read_record(data, at)
+        found = parse_record(data, at)
         if found is not None:
             record, at = found
             lines.records.append(record)
-            lines.whole = at
+            lines.end = at
         else:
             following = data.find(b"\n", at)
-            lines.damaged += following >= 0
+            lines.damaged_lines += following >= 0
             at = following + 1 if following >= 0 else len(data)
     return lines
 
 
-def read_record(data: bytes, at: int) -> tuple[Record, int] | None:
+def parse_record(data: bytes, at: int) -> tuple[JournalRecord, int] | None:
     """The record that begins there and where the next does, or None."""
-    start = at + PREFIX
+    start = at + PREFIX_LENGTH
     try:
         checksum, length = int(data[at : at + 8], 16), int(data[at + 9 : at + 17], 16)
     except ValueError:
@@ -107,8 +107,8 @@ class JournalFile:
         self.path = path
         self.size = 0
         self._flush = flush
-        self._broken = False
-        self._file = hold(path)
+        self._is_broken = False
+        self._file = open_locked(path)
 
     def read(self) -> bytes:
         size = os.fstat(self._file).st_size
@@ -116,48 +116,48 @@ class JournalFile:
             file.seek(0)
             return file.read(size)
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Goes on after what is whole."""
         if os.fstat(self._file).st_size > size:
             os.ftruncate(self._file, size)
             os.fsync(self._file)
         self.size = size
 
-    def append(self, records: Sequence[Record], *, base: Base) -> None:
+    def append(self, records: Sequence[JournalRecord], *, base: SnapshotReference) -> None:
         """After this they are kept; when it raises, the journal is as it was.
 
         A new journal begins with its base.
         """
-        if self._broken:
-            raise StoreError(
+        if self._is_broken:
+            raise MemoryStoreError(
                 f"{self.path.name} could not be restored after a failed write; free some space, "
                 "then open the memory again"
             )
         if not self.size:
             records = [base, *records]
-        data = b"".join(map(encode, records))
+        data = b"".join(map(encode_record, records))
         try:
             write_at(self._file, data, self.size)
             if self._flush:
                 os.fsync(self._file)
         except OSError as error:
-            self._take_back()
-            raise StoreError(
+            self._undo_write()
+            raise MemoryStoreError(
                 f"cannot write {self.path}: {error.strerror}; nothing has changed, so free some "
                 "space or mend its permissions and try again"
             ) from None
         self.size += len(data)
 
-    def _take_back(self) -> None:
+    def _undo_write(self) -> None:
         """What a failed write may have left must not be there after a restart."""
         try:
             os.ftruncate(self._file, self.size)
             os.fsync(self._file)
         except OSError:
-            self._broken = True
+            self._is_broken = True
             log.exception("%s may end in a write that was reported as failed", self.path.name)
 
-    def empty(self) -> None:
+    def clear(self) -> None:
         os.ftruncate(self._file, 0)
         self.size = 0
         if self._flush:
@@ -173,14 +173,14 @@ class JournalFile:
         self._file = -1
 
 
-def hold(path: Path) -> int:
+def open_locked(path: Path) -> int:
     """The open file, locked. One that was removed while we waited for it is not the journal."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         file = os.open(path, flags, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_at(file, path):
+            if is_same_file(file, path):
                 return file
         except BlockingIOError:
             os.close(file)
@@ -194,7 +194,7 @@ def hold(path: Path) -> int:
         os.close(file)
 
 
-def is_at(file: int, path: Path) -> bool:
+def is_same_file(file: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat(follow_symlinks=False))
     except FileNotFoundError:

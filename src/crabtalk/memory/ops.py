@@ -6,48 +6,48 @@ tool that may touch notes says so, and archives are safe from it.
 
 from typing import NamedTuple
 
-from .entry import Kind
+from .entry import EntryKind
 
 
-class Add(NamedTuple):
+class AddEntry(NamedTuple):
     """A new entry. Topics cannot be added."""
 
     name: str
     content: str
     aliases: tuple[str, ...] = ()
-    kind: Kind = Kind.NOTE
+    kind: EntryKind = EntryKind.NOTE
 
 
-class Update(NamedTuple):
+class UpdateEntry(NamedTuple):
     """New content, and new aliases where they are given. Archives are not rewritten."""
 
     name: str
     content: str
     aliases: tuple[str, ...] | None = None
-    kind: Kind | None = None
+    kind: EntryKind | None = None
 
 
-class Rename(NamedTuple):
+class RenameEntry(NamedTuple):
     """Another name for good; the old one is free. Archives keep theirs: markers name them."""
 
     name: str
     new_name: str
-    kind: Kind | None = None
+    kind: EntryKind | None = None
 
 
-class Alias(NamedTuple):
+class SetAliases(NamedTuple):
     """These aliases instead of those it had."""
 
     name: str
     aliases: tuple[str, ...]
-    kind: Kind | None = None
+    kind: EntryKind | None = None
 
 
-class Remove(NamedTuple):
+class RemoveEntry(NamedTuple):
     """The entry and all its aliases."""
 
     name: str
-    kind: Kind | None = None
+    kind: EntryKind | None = None
 
 
-Op = Add | Update | Rename | Alias | Remove
+MemoryOperation = AddEntry | UpdateEntry | RenameEntry | SetAliases | RemoveEntry

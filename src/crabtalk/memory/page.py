@@ -10,25 +10,25 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from .authors import author_of, without_author
-from .entry import Entry, Kind
+from .authors import get_author, strip_author
+from .entry import EntryKind, MemoryEntry
 
 OPENING = '<div id="meta">'
 CLOSING = "</div>"
-ROW = re.compile(r"<dt>\s*(\w+)\s*</dt>\s*<dd>(.*?)</dd>", re.DOTALL)
-TIME = re.compile(r'<time\s+datetime="([^"]*)"')
-ITEM = re.compile(r"<li>(.*?)</li>", re.DOTALL)
-CODE = re.compile(r"<code>(.*?)</code>", re.DOTALL)
-REFERENCE = re.compile(r"&(?:#(\d{1,7})|(amp|lt|gt));")
-NAMED = {"amp": "&", "lt": "<", "gt": ">"}
+ROW_PATTERN = re.compile(r"<dt>\s*(\w+)\s*</dt>\s*<dd>(.*?)</dd>", re.DOTALL)
+TIME_PATTERN = re.compile(r'<time\s+datetime="([^"]*)"')
+ITEM_PATTERN = re.compile(r"<li>(.*?)</li>", re.DOTALL)
+CODE_PATTERN = re.compile(r"<code>(.*?)</code>", re.DOTALL)
+REFERENCE_PATTERN = re.compile(r"&(?:#(\d{1,7})|(amp|lt|gt));")
+NAMED_REFERENCES = {"amp": "&", "lt": "<", "gt": ">"}
 # What a reader might trim, or an editor change.
-FRAGILE = re.compile(r"^\s|\s$|[^\S ]|[\x00-\x1f\x7f-\x9f\ufeff]")
+FRAGILE_PATTERN = re.compile(r"^\s|\s$|[^\S ]|[\x00-\x1f\x7f-\x9f\ufeff]")
 # The last second of the year 9999, where dates end.
-LAST = 253402300799
+MAX_TIMESTAMP = 253402300799
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MarkdownPage:
     """What a page says. Empty where it says nothing."""
 
     content: str
@@ -38,32 +38,34 @@ class Page:
     author: str = ""
 
 
-def write(entry: Entry, stem: str) -> str:
+def render_page(entry: MemoryEntry, stem: str) -> str:
     """The page of an entry, in a file called `stem`."""
-    author = "" if entry.kind is Kind.ARCHIVE else author_of(entry)
-    entry = without_author(entry) if author else entry
-    when = moment(entry.created_at)
-    rows = [row("Created", f'<time datetime="{when}">{when}</time>')]
+    author = "" if entry.kind is EntryKind.ARCHIVE else get_author(entry)
+    entry = strip_author(entry) if author else entry
+    when = format_time(entry.created_at)
+    rows = [render_row("Created", f'<time datetime="{when}">{when}</time>')]
     if entry.aliases:
-        items = "".join(f"<li>{escaped(alias)}</li>" for alias in entry.aliases)
-        rows.append(row("Aliases", f"<ul>{items}</ul>"))
+        items = "".join(f"<li>{escape_html(alias)}</li>" for alias in entry.aliases)
+        rows.append(render_row("Aliases", f"<ul>{items}</ul>"))
     if author:
-        rows.append(row("Author", f"<code>{escaped(author)}</code>"))
+        rows.append(render_row("Author", f"<code>{escape_html(author)}</code>"))
     if stem != entry.name:
-        rows.append(row("Name", f"<code>{escaped(entry.name)}</code>"))
+        rows.append(render_row("Name", f"<code>{escape_html(entry.name)}</code>"))
     body = entry.content.strip()
-    before, after = edges(entry.content)
+    before, after = find_edges(entry.content)
     if before or after:
-        around = "".join(f"<code>{escaped(json.dumps(edge))}</code>" for edge in (before, after))
-        rows.append(row("Whitespace", around))
+        around = "".join(
+            f"<code>{escape_html(json.dumps(edge))}</code>" for edge in (before, after)
+        )
+        rows.append(render_row("Whitespace", around))
     return "\n".join([OPENING, "<dl>", *rows, "</dl>", CLOSING, "", body, ""])
 
 
-def row(term: str, value: str) -> str:
+def render_row(term: str, value: str) -> str:
     return f"  <dt>{term}</dt>\n  <dd>{value}</dd>"
 
 
-def edges(content: str) -> tuple[str, str]:
+def find_edges(content: str) -> tuple[str, str]:
     """The white space before and after."""
     body = content.strip()
     if not body:
@@ -72,35 +74,37 @@ def edges(content: str) -> tuple[str, str]:
     return content[:start], content[start + len(body) :]
 
 
-def read(text: str) -> Page:
+def parse_page(text: str) -> MarkdownPage:
     """A page without a block is content and nothing else."""
     text = text.removeprefix("\ufeff")
     lines = text.split("\n")
-    end = closing(lines)
+    end = find_closing_line(lines)
     if not end:
-        return Page(text.strip())
-    rows = dict(ROW.findall("\n".join(lines[1:end])))
-    before, after = whitespace(rows.get("Whitespace", ""))
-    found = TIME.search(rows.get("Created", ""))
-    return Page(
+        return MarkdownPage(text.strip())
+    rows = dict(ROW_PATTERN.findall("\n".join(lines[1:end])))
+    before, after = parse_whitespace(rows.get("Whitespace", ""))
+    found = TIME_PATTERN.search(rows.get("Created", ""))
+    return MarkdownPage(
         content=before + "\n".join(lines[end + 1 :]).strip() + after,
-        name=next(map(unescaped, CODE.findall(rows.get("Name", ""))), ""),
-        created_at=seconds(found[1]) if found else None,
-        aliases=tuple(unescaped(item.strip()) for item in ITEM.findall(rows.get("Aliases", ""))),
-        author=next(map(unescaped, CODE.findall(rows.get("Author", ""))), ""),
+        name=next(map(unescape_html, CODE_PATTERN.findall(rows.get("Name", ""))), ""),
+        created_at=parse_time(found[1]) if found else None,
+        aliases=tuple(
+            unescape_html(item.strip()) for item in ITEM_PATTERN.findall(rows.get("Aliases", ""))
+        ),
+        author=next(map(unescape_html, CODE_PATTERN.findall(rows.get("Author", ""))), ""),
     )
 
 
-def closing(lines: list[str]) -> int:
+def find_closing_line(lines: list[str]) -> int:
     """The number of the line that ends the block; 0 when there is no block."""
     if lines[0].strip() != OPENING:
         return 0
     return next((number for number, line in enumerate(lines) if line.strip() == CLOSING), 0)
 
 
-def whitespace(value: str) -> tuple[str, str]:
+def parse_whitespace(value: str) -> tuple[str, str]:
     """What was around the content; nothing when somebody edited it into something else."""
-    found = [unescaped(edge) for edge in CODE.findall(value)]
+    found = [unescape_html(edge) for edge in CODE_PATTERN.findall(value)]
     try:
         before, after = map(json.loads, found)
     except ValueError:
@@ -109,14 +113,14 @@ def whitespace(value: str) -> tuple[str, str]:
     return (before, after) if is_blank else ("", "")
 
 
-def moment(created_at: int) -> str:
+def format_time(created_at: int) -> str:
     """RFC 3339, to the second. What no date can say is said in seconds."""
-    if created_at > LAST:
+    if created_at > MAX_TIMESTAMP:
         return f"@{created_at}"
     return datetime.fromtimestamp(created_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def seconds(when: str) -> int | None:
+def parse_time(when: str) -> int | None:
     """None for what is no moment since 1970."""
     if re.fullmatch(r"@\d{1,20}", when):
         return int(when[1:]) if int(when[1:]) < 2**64 else None
@@ -129,15 +133,17 @@ def seconds(when: str) -> int | None:
     return int(found.timestamp())
 
 
-def escaped(text: str) -> str:
+def escape_html(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return FRAGILE.sub(lambda found: f"&#{ord(found[0])};", text)
+    return FRAGILE_PATTERN.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
-def unescaped(text: str) -> str:
-    return REFERENCE.sub(lambda found: NAMED.get(found[2]) or character(found[1]), text)
+def unescape_html(text: str) -> str:
+    return REFERENCE_PATTERN.sub(
+        lambda found: NAMED_REFERENCES.get(found[2]) or decode_character(found[1]), text
+    )
 
 
-def character(number: str) -> str:
+def decode_character(number: str) -> str:
     code = int(number)
     return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"

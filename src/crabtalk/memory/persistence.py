@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from .entry import Entry
-from .journal import Change
-from .table import Table
+from .entry import MemoryEntry
+from .journal import EntryChange
+from .table import EntryTable
 
 
-class Position(NamedTuple):
+class JournalPosition(NamedTuple):
     """How much of what was ever written one knows: up to which change, and of which memory, since
     a name may have had several. Nothing was written yet at 0."""
 
@@ -22,51 +22,51 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RemoteChanges:
     """What others wrote: entries as they are now, by id; None for one that is gone. `is_all` says
     that there are no others. `position` is that of whoever has heard it."""
 
-    position: Position
-    entries: Mapping[int, Entry | None] = field(default_factory=dict)
+    position: JournalPosition
+    entries: Mapping[int, MemoryEntry | None] = field(default_factory=dict)
     next_id: int = 1
-    is_all: bool = False
+    is_complete: bool = False
 
 
-class Sizes(NamedTuple):
+class BackendSizes(NamedTuple):
     """Of files; a database has its own ways to tell."""
 
     snapshot_bytes: int = 0
     journal_bytes: int = 0
-    folds: int = 0
+    checkpoints: int = 0
 
 
-class Journal(Protocol):
+class PersistenceBackend(Protocol):
     """Used by one thread at a time. What raises is a StoreError, and nothing has changed then."""
 
-    def append(self, change: Change) -> News | None:
+    def append(self, change: EntryChange) -> RemoteChanges | None:
         """Kept when this returns; unless there are news, which the change has to be decided anew
         with."""
         ...
 
-    def accept(self, news: News) -> bool:
+    def accept(self, news: RemoteChanges) -> bool:
         """Whether they are news still. From here on they are known."""
         ...
 
-    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
+    def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
         """Keeps this instead of all there is. With `is_partial` a part of the table is what was
         there: if there are news, nothing is written and they are returned."""
         ...
 
-    def settle(self, table: Table, *, last: bool = False) -> bool:
+    def try_checkpoint(self, table: EntryTable, *, last: bool = False) -> bool:
         """The table has all that was appended, and may be kept in a shorter way; with `last` it
         should be. Never raises: returns whether nothing is left to do."""
         ...
 
-    def fold(self, table: Table) -> None:
+    def checkpoint(self, table: EntryTable) -> None:
         """The same, now, and with a word when it cannot be done."""
         ...
 
-    def sizes(self) -> Sizes: ...
+    def sizes(self) -> BackendSizes: ...
 
     def close(self, *, remove: bool) -> None:
         """Lets go of the memory. `remove` says that all is settled."""

@@ -8,50 +8,52 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from . import crmem, journal
-from .entry import Entry
-from .journal import Base, Change, Drop
-from .snapshot import identity
-from .sums import Damage, check_snapshot
+from .entry import MemoryEntry
+from .journal import DropEntry, EntryChange, SnapshotReference
+from .snapshot import identify_snapshot
+from .sums import MemoryDamage, check_snapshot
 
 
 @dataclass(slots=True)
-class Recovery:
+class MemoryRecovery:
     """`whole` is where the journal goes on, and `torn` whether a write was cut short there. A file
     with faults is to be set aside, and both when they are not of one memory."""
 
-    entries: dict[int, Entry]
+    entries: dict[int, MemoryEntry]
     next_id: int
-    base: Base
-    whole: int
-    torn: bool = False
-    is_exchanged: bool = False
+    base: SnapshotReference
+    journal_end: int
+    is_torn: bool = False
+    is_mismatched: bool = False
     snapshot_faults: list[str] = field(default_factory=list)
     journal_faults: list[str] = field(default_factory=list)
     # What differs from the checksums, and the entries that are not to be trusted therefore.
-    damage: list[Damage] = field(default_factory=list)
-    suspects: dict[int, Entry | None] = field(default_factory=dict)
+    damage: list[MemoryDamage] = field(default_factory=list)
+    suspects: dict[int, MemoryEntry | None] = field(default_factory=dict)
 
 
-def recover(snapshot: bytes, lines: bytes, sums: bytes = b"") -> Recovery:
-    contents = crmem.salvage(snapshot) if snapshot else crmem.Contents()
-    found = journal.read(lines)
-    base = identity(snapshot)
-    changes, is_known = following(found, base)
-    faults = [f"{found.damaged} of its lines could not be read"] if found.damaged else []
+def recover_memory(snapshot: bytes, lines: bytes, sums: bytes = b"") -> MemoryRecovery:
+    contents = crmem.salvage_memory(snapshot) if snapshot else crmem.CrmemContents()
+    found = journal.parse_journal(lines)
+    base = identify_snapshot(snapshot)
+    changes, is_known = select_changes(found, base)
+    faults = (
+        [f"{found.damaged_lines} of its lines could not be read"] if found.damaged_lines else []
+    )
     if not is_known:
         faults.append("it follows another snapshot")
-    recovery = Recovery(
+    recovery = MemoryRecovery(
         entries={entry.id: entry for entry in contents.entries},
         next_id=contents.next_id,
         base=base,
-        whole=found.whole,
-        torn=found.whole < len(lines) and not found.damaged,
-        is_exchanged=not is_known,
+        journal_end=found.end,
+        is_torn=found.end < len(lines) and not found.damaged_lines,
+        is_mismatched=not is_known,
         snapshot_faults=contents.faults,
         journal_faults=faults,
     )
     verdict = check_snapshot(snapshot, contents.entries, sums)
-    replay(recovery, changes)
+    replay_changes(recovery, changes)
     # Entries that were written again since the snapshot are fine.
     recovery.suspects = {
         number: entry
@@ -64,7 +66,9 @@ def recover(snapshot: bytes, lines: bytes, sums: bytes = b"") -> Recovery:
     return recovery
 
 
-def following(lines: journal.Lines, base: Base) -> tuple[list[Change], bool]:
+def select_changes(
+    lines: journal.JournalLines, base: SnapshotReference
+) -> tuple[list[EntryChange], bool]:
     """The changes that the snapshot does not hold yet, and whether the journal knows it.
 
     When no line names the snapshot, one of the two was exchanged. All changes are taken then:
@@ -72,17 +76,17 @@ def following(lines: journal.Lines, base: Base) -> tuple[list[Change], bool]:
     """
     starts = [number for number, record in enumerate(lines.records, 1) if record == base]
     records = lines.records[starts[-1] :] if starts else lines.records
-    changes = [record for record in records if not isinstance(record, Base)]
+    changes = [record for record in records if not isinstance(record, SnapshotReference)]
     return changes, bool(starts or not changes)
 
 
-def replay(recovery: Recovery, changes: list[Change]) -> None:
+def replay_changes(recovery: MemoryRecovery, changes: list[EntryChange]) -> None:
     entries = recovery.entries
     names: dict[str, int] = {}
     if changes:
         names = {entry.name: entry.id for entry in reversed(entries.values())}
     for change in changes:
-        if isinstance(change, Drop):
+        if isinstance(change, DropEntry):
             gone = entries.get(change.id)
             if gone is not None and gone.name == change.name:
                 del entries[change.id]
@@ -90,7 +94,7 @@ def replay(recovery: Recovery, changes: list[Change]) -> None:
                     del names[change.name]
             continue
         entry = change.entry
-        number = place(entry, recovery, names)
+        number = choose_id(entry, recovery, names)
         before = entries.get(number)
         if before is not None and names.get(before.name) == number:
             del names[before.name]
@@ -99,7 +103,7 @@ def replay(recovery: Recovery, changes: list[Change]) -> None:
         recovery.next_id = max(recovery.next_id, number + 1)
 
 
-def place(entry: Entry, recovery: Recovery, names: dict[str, int]) -> int:
+def choose_id(entry: MemoryEntry, recovery: MemoryRecovery, names: dict[str, int]) -> int:
     """The id it goes under: its own, unless an exchanged snapshot has another entry there."""
     there = recovery.entries.get(entry.id)
     if there is not None and entry.name != there.name and entry.created_at != there.created_at:

@@ -6,15 +6,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .journal import Base, write_at
+from .journal import SnapshotReference, write_at
 
 # A reader that meets a writer looks again this often.
-READS = 8
+MAX_READS = 8
 
 
-def identity(data: bytes) -> Base:
+def identify_snapshot(data: bytes) -> SnapshotReference:
     """How a journal names the snapshot that it follows. A missing one is an empty one."""
-    return Base(len(data), zlib.crc32(data))
+    return SnapshotReference(len(data), zlib.crc32(data))
 
 
 def read_file(path: Path) -> bytes:
@@ -27,38 +27,42 @@ def read_file(path: Path) -> bytes:
         return reader.read()
 
 
-def read_all(path: Path) -> tuple[bytes, bytes, bytes]:
+def read_files(path: Path) -> tuple[bytes, bytes, bytes]:
     """Snapshot, journal and checksums of one moment, while somebody may be writing them. A writer
     replaces the snapshot before it empties the journal, and after it replaced the checksums, which
     fit the snapshot before as well: while the snapshot stays, so do the others."""
-    for _ in range(READS):
-        data, lines, sums = read_file(path), read_file(journal_of(path)), read_file(sums_of(path))
+    for _ in range(MAX_READS):
+        data, lines, sums = (
+            read_file(path),
+            read_file(journal_path(path)),
+            read_file(checksums_path(path)),
+        )
         if read_file(path) == data:
             break
     return data, lines, sums
 
 
-def journal_of(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.journal")
 
 
-def sums_of(path: Path) -> Path:
+def checksums_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sums")
 
 
-def write_aside(path: Path, data: bytes) -> Path:
+def write_temporary(path: Path, data: bytes) -> Path:
     """The next snapshot, flushed, next to this one. What a crash left there is replaced."""
-    aside = aside_of(path)
+    aside = temporary_path(path)
     aside.unlink(missing_ok=True)
-    write_new(aside, data)
+    write_new_file(aside, data)
     return aside
 
 
-def aside_of(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp")
 
 
-def write_new(path: Path, data: bytes) -> None:
+def write_new_file(path: Path, data: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         write_at(file, data, 0)
@@ -79,7 +83,7 @@ def flush_directory(path: Path) -> None:
         os.close(directory)
 
 
-def set_aside(path: Path, data: bytes, now: float) -> Path:
+def back_up_damaged(path: Path, data: bytes, now: float) -> Path:
     """A copy of a damaged file under a dated name, once: a crash before the file is replaced
     leads here again."""
     prefix = f"{path.name}.damaged-"
@@ -92,6 +96,6 @@ def set_aside(path: Path, data: bytes, now: float) -> Path:
     while copy.exists():
         number += 1
         copy = path.with_name(f"{dated}-{number}")
-    write_new(copy, data)
+    write_new_file(copy, data)
     flush_directory(path.parent)
     return copy

@@ -13,11 +13,11 @@ from unicodedata import normalize
 
 from .alphabet import ACCENTS, ALPHABETIC
 
-STOP = """
+STOP_WORD_LIST = """
     a an the is it in of to and or for on at by with as be was are been has had have do does did but
     not no if so from that this then than into its my me we he she they you your our his her
 """
-STOP_WORDS = frozenset(STOP.split())
+STOP_WORDS = frozenset(STOP_WORD_LIST.split())
 
 # Han, kana, bopomofo, Hangul; Thai, Lao, Burmese and Khmer.
 UNSPACED = (
@@ -29,44 +29,44 @@ UNSPACED = (
 )
 
 # ASCII in one pass: capitals to small letters, whatever is no letter or digit to a space.
-PLAIN = bytes(
+ASCII_TABLE = bytes(
     ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 0x20 for code in range(256)
 )
-DROPPED = STOP_WORDS | {chr(code) for code in range(128)}
+DROPPED_TOKENS = STOP_WORDS | {chr(code) for code in range(128)}
 
 
-def tokens(text: str) -> list[str]:
+def tokenize_text(text: str) -> list[str]:
     """The terms of a text, as often as they occur; their order says nothing.
 
     A letter or digit alone is no term; a character of a script without spaces is.
     """
     if text.isascii():
-        return plain(text)
+        return tokenize_ascii(text)
     chunks = normalize("NFKC", text).split()
-    found = plain(" ".join(chunk for chunk in chunks if chunk.isascii()))
-    return found + expanded(" ".join(chunk for chunk in chunks if not chunk.isascii()))
+    found = tokenize_ascii(" ".join(chunk for chunk in chunks if chunk.isascii()))
+    return found + tokenize_unicode(" ".join(chunk for chunk in chunks if not chunk.isascii()))
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text as any CRMEM store splits them: accents kept, runs of CJK whole."""
     found = (word.lower() for word in word_pattern().findall(text.replace("_", " ")))
     return [word for word in found if word not in STOP_WORDS]
 
 
-def plain(text: str) -> list[str]:
+def tokenize_ascii(text: str) -> list[str]:
     """Tokens where there is nothing but ASCII."""
-    dropped = DROPPED
-    pieces = text.encode().translate(PLAIN).decode().split()
+    dropped = DROPPED_TOKENS
+    pieces = text.encode().translate(ASCII_TABLE).decode().split()
     return [piece for piece in pieces if piece not in dropped]
 
 
-def expanded(text: str) -> list[str]:
+def tokenize_unicode(text: str) -> list[str]:
     """Tokens where there is more than ASCII."""
     pieces = piece_pattern().findall(text.casefold().replace("_", " "))
     # Stop words go before the accents do: "thé" is none.
-    kept = " ".join(piece for piece in pieces if piece not in DROPPED)
+    kept = " ".join(piece for piece in pieces if piece not in DROPPED_TOKENS)
     found: list[str] = []
-    for number, part in enumerate(run_pattern().split(fold(kept))):
+    for number, part in enumerate(run_pattern().split(fold_accents(kept))):
         if number % 2:
             found += part
             found += map("".join, pairwise(part))
@@ -75,7 +75,7 @@ def expanded(text: str) -> list[str]:
     return found
 
 
-def fold(text: str) -> str:
+def fold_accents(text: str) -> str:
     """Without accents. What was taken apart to find them is put together again: Hangul, kana."""
     return normalize("NFC", accent_pattern().sub("", normalize("NFD", text)))
 

@@ -1,12 +1,19 @@
 """LLMs: neutral messages, one Provider protocol, and the only rooms that know a vendor's JSON."""
 
-from .assembler import Assembler
-from .discovery import LOCAL, WAYS_ON, Found, LocalServer, discover, preferred
+from .assembler import ResponseAssembler
+from .discovery import (
+    LOCAL_SETTINGS,
+    SETUP_HELP,
+    DiscoveredProvider,
+    LocalServer,
+    choose_preferred_model,
+    discover_providers,
+)
 from .errors import ApiError, ErrorKind
 from .http import HttpClient, Timeouts
 from .messages import (
     Chunk,
-    Finish,
+    FinishReason,
     Image,
     Message,
     ModelInfo,
@@ -18,20 +25,18 @@ from .messages import (
     ToolCallDelta,
     Usage,
 )
-from .provider import HttpProvider, Provider, Retry
-from .registry import Entry, Registry, open_registry
-from .settings import ProviderSettings, SettingsError, read_settings
+from .provider import HttpProvider, Provider, RetryPolicy
+from .registry import RegisteredProvider, Registry, open_registry
+from .settings import ProviderSettings, ProviderSettingsError, read_provider_settings
 
 __all__ = [
-    "LOCAL",
-    "WAYS_ON",
+    "LOCAL_SETTINGS",
+    "SETUP_HELP",
     "ApiError",
-    "Assembler",
     "Chunk",
-    "Entry",
+    "DiscoveredProvider",
     "ErrorKind",
-    "Finish",
-    "Found",
+    "FinishReason",
     "HttpClient",
     "HttpProvider",
     "Image",
@@ -40,19 +45,21 @@ __all__ = [
     "ModelInfo",
     "Provider",
     "ProviderSettings",
+    "ProviderSettingsError",
+    "RegisteredProvider",
     "Registry",
     "Request",
     "Response",
-    "Retry",
+    "ResponseAssembler",
+    "RetryPolicy",
     "Role",
-    "SettingsError",
     "Timeouts",
     "Tool",
     "ToolCall",
     "ToolCallDelta",
     "Usage",
-    "discover",
+    "choose_preferred_model",
+    "discover_providers",
     "open_registry",
-    "preferred",
-    "read_settings",
+    "read_provider_settings",
 ]

@@ -3,14 +3,14 @@
 from typing import Any
 
 from .errors import ApiError, ErrorKind
-from .messages import Chunk, Finish, Message, Response, ToolCall, ToolCallDelta, Usage
+from .messages import Chunk, FinishReason, Message, Response, ToolCall, ToolCallDelta, Usage
 
 # A piece of a few letters takes four times as much as the letters do, for as long as the answer is
 # not complete. So many of them are made one.
-MANY = 32
+MAX_SHORT_PIECES = 32
 
 
-class Assembler:
+class ResponseAssembler:
     """Add chunks in order, then take the message.
 
     Pieces of a tool call are joined by index: id and name are taken when they come, arguments are
@@ -18,11 +18,11 @@ class Assembler:
     """
 
     def __init__(self) -> None:
-        self._text = Pieces()
-        self._reasoning = Pieces()
+        self._text = TextBuffer()
+        self._reasoning = TextBuffer()
         self._calls: dict[int, list[str]] = {}  # index: id, name, pieces of arguments
         self._opaque: dict[str, Any] = {}
-        self.finish: Finish = ""
+        self.finish: FinishReason = ""
         self.usage = Usage()
 
     def add(self, chunk: Chunk) -> None:
@@ -47,13 +47,13 @@ class Assembler:
             call[1] = delta.name
         call.append(delta.arguments)
 
-    def named_calls(self) -> tuple[ToolCall, ...]:
+    def list_named_calls(self) -> tuple[ToolCall, ...]:
         """The calls that have a name by now, without their arguments; some may lack an id yet."""
         return tuple(
             ToolCall(id=call[0], name=call[1]) for _, call in sorted(self._calls.items()) if call[1]
         )
 
-    def tool_calls(self) -> tuple[ToolCall, ...]:
+    def build_tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls so far, in the order of their index. Raises ApiError for half a call."""
         calls = []
         for _, (call_id, name, *pieces) in sorted(self._calls.items()):
@@ -66,20 +66,22 @@ class Assembler:
             calls.append(ToolCall(id=call_id, name=name, arguments="".join(pieces)))
         return tuple(calls)
 
-    def message(self) -> Message:
+    def build_message(self) -> Message:
         return Message(
             role="assistant",
-            text=self._text.whole(),
-            reasoning=self._reasoning.whole(),
-            tool_calls=self.tool_calls(),
+            text=self._text.join(),
+            reasoning=self._reasoning.join(),
+            tool_calls=self.build_tool_calls(),
             opaque=self._opaque,
         )
 
-    def response(self, model: str) -> Response:
-        return Response(message=self.message(), finish=self.finish, usage=self.usage, model=model)
+    def build_response(self, model: str) -> Response:
+        return Response(
+            message=self.build_message(), finish=self.finish, usage=self.usage, model=model
+        )
 
 
-class Pieces:
+class TextBuffer:
     """A text as it comes."""
 
     __slots__ = ("_long", "_short")
@@ -90,9 +92,9 @@ class Pieces:
 
     def add(self, piece: str) -> None:
         self._short.append(piece)
-        if len(self._short) >= MANY:
+        if len(self._short) >= MAX_SHORT_PIECES:
             self._long.append("".join(self._short))
             self._short.clear()
 
-    def whole(self) -> str:
+    def join(self) -> str:
         return "".join(self._long) + "".join(self._short)

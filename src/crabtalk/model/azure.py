@@ -6,13 +6,13 @@ model is a deployment in the path, and every request names the version of the AP
 
 from urllib.parse import quote
 
-from .http import Call
+from .http import HttpRequest
 from .messages import Request
 from .openai import OpenAiDialect
 
 # The last version with a date that is not a preview; after it came v1.
 DEFAULT_API_VERSION = "2024-10-21"
-V1 = "/openai/v1"
+V1_PATH = "/openai/v1"
 
 
 class AzureDialect(OpenAiDialect):
@@ -20,23 +20,25 @@ class AzureDialect(OpenAiDialect):
 
     def __init__(self, name: str, *, base: str, api_key: str = "", api_version: str = "") -> None:
         super().__init__(name, base=base.rstrip("/").removesuffix("/openai"), api_key=api_key)
-        self._is_v1 = self.base.endswith(V1)
+        self._is_v1 = self.base.endswith(V1_PATH)
         self._query = f"?api-version={quote(api_version or DEFAULT_API_VERSION)}"
 
-    def chat_url(self, request: Request) -> str:
+    def build_chat_url(self, request: Request) -> str:
         if self._is_v1:
-            return super().chat_url(request)
+            return super().build_chat_url(request)
         deployment = quote(request.model, safe="")
         return f"{self.base}/openai/deployments/{deployment}/chat/completions{self._query}"
 
-    def headers(self) -> dict[str, str]:
-        headers = super().headers()
+    def build_headers(self) -> dict[str, str]:
+        headers = super().build_headers()
         headers.pop("Authorization", None)  # there, Azure expects a token of Entra ID, not a key
         if self._api_key:
             headers["api-key"] = self._api_key
         return headers
 
-    def list_models(self) -> Call:
+    def build_models_request(self) -> HttpRequest:
         if self._is_v1:
-            return super().list_models()
-        return Call(f"{self.base}/openai/models{self._query}", self.headers(), method="GET")
+            return super().build_models_request()
+        return HttpRequest(
+            f"{self.base}/openai/models{self._query}", self.build_headers(), method="GET"
+        )

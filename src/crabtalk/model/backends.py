@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .http import HttpClient, Timeouts
-from .provider import Dialect, HttpProvider, Provider, Retry
+from .provider import Dialect, HttpProvider, Provider, RetryPolicy
 from .redaction import find_url_secrets
-from .settings import ProviderSettings, SettingsError, resolve
+from .settings import ProviderSettings, ProviderSettingsError, resolve_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def build(
+def build_provider(
     settings: ProviderSettings,
     http: HttpClient,
     *,
@@ -21,10 +21,10 @@ def build(
     models_directory: "Path | None" = None,
 ) -> Provider:
     """The provider that `settings` describe. Raises SettingsError when they lack something."""
-    settings = resolve(settings, environ)
+    settings = resolve_settings(settings, environ)
     if settings.kind == "local":
-        return local(settings, http, models_directory)
-    spoken = dialect(settings, environ)
+        return build_local_provider(settings, http, models_directory)
+    spoken = build_dialect(settings, environ)
     return HttpProvider(
         spoken,
         http,
@@ -33,7 +33,7 @@ def build(
             first=settings.first_token_timeout,
             between=settings.timeout,
         ),
-        retry=Retry(max_retries=settings.max_retries),
+        retry=RetryPolicy(max_retries=settings.max_retries),
         secrets=list_secrets(settings, spoken),
     )
 
@@ -49,7 +49,7 @@ def list_secrets(settings: ProviderSettings, spoken: Dialect) -> list[str]:
     return found
 
 
-def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
+def build_dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
     name, base, key = settings.name, settings.base_url, settings.api_key
     match settings.kind:
         case "openai":
@@ -70,7 +70,7 @@ def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
             from .azure import AzureDialect
 
             if not base:
-                raise SettingsError(
+                raise ProviderSettingsError(
                     f"provider {name!r} needs base_url, the endpoint of your Azure resource"
                 )
             return AzureDialect(name, base=base, api_key=key, api_version=settings.api_version)
@@ -79,18 +79,20 @@ def dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
 
             return bedrock.BedrockDialect(
                 name,
-                region=settings.region or bedrock.region_from(environ),
-                credentials=bedrock.credentials_from(environ),
+                region=settings.region or bedrock.read_region(environ),
+                credentials=bedrock.read_credentials(environ),
                 base=base,
             )
-    raise SettingsError(f"no backend is called {settings.kind!r}")
+    raise ProviderSettingsError(f"no backend is called {settings.kind!r}")
 
 
-def local(settings: ProviderSettings, http: HttpClient, directory: "Path | None") -> Provider:
+def build_local_provider(
+    settings: ProviderSettings, http: HttpClient, directory: "Path | None"
+) -> Provider:
     from .local import LocalProvider
 
     if directory is None:
-        raise SettingsError(
+        raise ProviderSettingsError(
             f"provider {settings.name!r} is local, and no directory holds its model"
         )
     return LocalProvider(directory, name=settings.name)

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .errors import ApiError
-from .http import Call, HttpClient, Timeouts
+from .http import HttpClient, HttpRequest, Timeouts
 from .messages import Value
-from .settings import ProviderSettings, normalise
+from .settings import ProviderSettings, normalise_base_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PROBE_TIMEOUT = 0.3
 
-WAYS_ON = """no model is set up. Three ways on:
+SETUP_HELP = """no model is set up. Three ways on:
   - a key: export OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY
   - a server of your own: start Ollama, LM Studio, llama-server or vLLM
   - a tiny model without either: crabtalkd model install
 `crabtalkd setup` walks you through them"""
 
 
-class Found(Value, frozen=True):
+class DiscoveredProvider(Value, frozen=True):
     """A provider nobody configured, and why it is offered."""
 
     settings: ProviderSettings
-    why: str
+    reason: str
 
 
 class LocalServer(Value, frozen=True):
@@ -39,48 +39,48 @@ class LocalServer(Value, frozen=True):
 
     name: str
     title: str
-    base: str
+    base_url: str
     # Ollama lists models it could not run at once here, and has its own list of those it has.
-    installed: str = ""
+    installed_models_path: str = ""
 
 
-SERVERS = (
-    LocalServer("ollama", "Ollama", "http://127.0.0.1:11434", installed="/api/tags"),
+KNOWN_LOCAL_SERVERS = (
+    LocalServer("ollama", "Ollama", "http://127.0.0.1:11434", installed_models_path="/api/tags"),
     LocalServer("lmstudio", "LM Studio", "http://127.0.0.1:1234"),
     LocalServer("llama-server", "llama-server", "http://127.0.0.1:8080"),
     LocalServer("vllm", "vLLM", "http://127.0.0.1:8000"),
 )
 
 # What to pick from a vendor's list when nobody did: the first that starts like this.
-PREFERRED: dict[str, tuple[str, ...]] = {
+PREFERRED_PREFIXES: dict[str, tuple[str, ...]] = {
     "openai": ("gpt-5-mini", "gpt-5", "gpt-4.1-mini", "gpt-4o"),
     "anthropic": ("claude-sonnet", "claude-haiku", "claude-opus"),
     "google": ("gemini-3-flash", "gemini-2.5-flash", "gemini-"),
 }
 
 
-LOCAL = ProviderSettings(name="local", kind="local", source="crabtalkd model install")
+LOCAL_SETTINGS = ProviderSettings(name="local", kind="local", source="crabtalkd model install")
 
 
-async def discover(
+async def discover_providers(
     environ: Mapping[str, str],
     http: HttpClient,
     *,
-    servers: Sequence[LocalServer] = SERVERS,
+    servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
     models_directory: "Path | None" = None,
-) -> list[Found]:
+) -> list[DiscoveredProvider]:
     """What could answer, best first. Empty: see WAYS_ON."""
-    found = from_environment(environ)
-    found += await running_servers(environ, http, servers)
+    found = find_environment_providers(environ)
+    found += await find_running_servers(environ, http, servers)
     if models_directory is not None:
-        from .install import installed
+        from .install import is_installed
 
-        if installed(models_directory):
-            found.append(Found(LOCAL, "the tiny offline model is installed"))
+        if is_installed(models_directory):
+            found.append(DiscoveredProvider(LOCAL_SETTINGS, "the tiny offline model is installed"))
     return found
 
 
-def from_environment(environ: Mapping[str, str]) -> list[Found]:
+def find_environment_providers(environ: Mapping[str, str]) -> list[DiscoveredProvider]:
     """Providers whose keys are set, in the order people meet them."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
     candidates = (
@@ -93,7 +93,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Found]:
         ("bedrock", "AWS_BEARER_TOKEN_BEDROCK", "", ()),
         ("bedrock", "AWS_ACCESS_KEY_ID", "", ("AWS_SECRET_ACCESS_KEY",)),
     )
-    found: dict[str, Found] = {}
+    found: dict[str, DiscoveredProvider] = {}
     for kind, key, base, needed in candidates:
         if kind in found or not all(environ.get(name) for name in (key, *needed)):
             continue
@@ -109,35 +109,37 @@ def from_environment(environ: Mapping[str, str]) -> list[Found]:
             api_version=environ.get("OPENAI_API_VERSION", "") if kind == "azure" else "",
             source=f"${key}",
         )
-        found[kind] = Found(settings, f"{key} is set")
+        found[kind] = DiscoveredProvider(settings, f"{key} is set")
     return list(found.values())
 
 
-async def running_servers(
+async def find_running_servers(
     environ: Mapping[str, str],
     http: HttpClient,
-    servers: Sequence[LocalServer] = SERVERS,
+    servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
     patience: float = PROBE_TIMEOUT,
-) -> list[Found]:
+) -> list[DiscoveredProvider]:
     """Servers that answer within a moment and have a model, asked all at once."""
-    asked = [moved(server, environ) for server in servers]
-    answers = await asyncio.gather(*(models_at(server, http, patience) for server in asked))
+    asked = [apply_ollama_host(server, environ) for server in servers]
+    answers = await asyncio.gather(
+        *(list_server_models(server, http, patience) for server in asked)
+    )
     return [
-        Found(
+        DiscoveredProvider(
             ProviderSettings(
                 name=server.name,
-                base_url=normalise(server.base, "openai"),
+                base_url=normalise_base_url(server.base_url, "openai"),
                 models=tuple(models),
-                source=server.base,
+                source=server.base_url,
             ),
-            f"{server.title} answers at {server.base}",
+            f"{server.title} answers at {server.base_url}",
         )
         for server, models in zip(asked, answers, strict=True)
         if models
     ]
 
 
-def moved(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
+def apply_ollama_host(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
     """Ollama may live elsewhere; what it binds to is also where it is reached."""
     host = environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     if server.name != "ollama" or not host:
@@ -148,16 +150,18 @@ def moved(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
     if ":" not in rest.rsplit("]", 1)[-1]:
         rest = f"{rest}:11434"
     rest = rest.replace("0.0.0.0", "127.0.0.1", 1)  # noqa: S104 - where it listens, not we
-    return msgspec.structs.replace(server, base=f"{scheme}://{rest}")
+    return msgspec.structs.replace(server, base_url=f"{scheme}://{rest}")
 
 
-async def models_at(server: LocalServer, http: HttpClient, patience: float) -> list[str]:
+async def list_server_models(server: LocalServer, http: HttpClient, patience: float) -> list[str]:
     """The models a server has; none when it is not there, is something else, or wants a key."""
     timeouts = Timeouts(connect=patience, first=patience, between=patience)
-    path = server.installed or "/v1/models"
+    path = server.installed_models_path or "/v1/models"
     try:
         async with asyncio.timeout(patience):
-            status, _, body = await http.fetch(Call(server.base + path, method="GET"), timeouts)
+            status, _, body = await http.fetch(
+                HttpRequest(server.base_url + path, method="GET"), timeouts
+            )
     except (ApiError, TimeoutError):
         return []
     if status != 200:
@@ -166,7 +170,7 @@ async def models_at(server: LocalServer, http: HttpClient, patience: float) -> l
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         return []
-    key = "models" if server.installed else "data"
+    key = "models" if server.installed_models_path else "data"
     entries = document.get(key) if isinstance(document, dict) else None
     if not isinstance(entries, list):
         return []
@@ -174,9 +178,9 @@ async def models_at(server: LocalServer, http: HttpClient, patience: float) -> l
     return [name for name in names if isinstance(name, str) and name]
 
 
-def preferred(kind: str, names: Sequence[str]) -> str:
+def choose_preferred_model(kind: str, names: Sequence[str]) -> str:
     """The model to start with, of those a vendor offers. Empty when it offers none."""
-    for prefix in PREFERRED.get(kind, ()):
+    for prefix in PREFERRED_PREFIXES.get(kind, ()):
         for name in names:
             if name.startswith(prefix):
                 return name

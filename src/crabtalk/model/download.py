@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-COMMAND = "crabtalkd model install"
+INSTALL_COMMAND = "crabtalkd model install"
 
 # Called with what is being fetched, the bytes that are there, and the bytes there will be (0 when
 # nobody said).
-Progress = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 
-BLOCK = 256 * 1024
+BLOCK_SIZE = 256 * 1024
 # Seconds without a byte. There is no limit on the whole: lines are slow, and progress is shown.
-SILENCE = 30.0
+READ_TIMEOUT = 30.0
 MAX_ATTEMPTS = 5  # in a row, without a new byte
 FIRST_BACKOFF = 0.5
 # No file of ours comes near it: what is longer is not ours, and must not fill the disk.
@@ -33,7 +33,7 @@ class InstallError(Exception):
     """The local model could not be installed, with what to do about it."""
 
 
-class TransientError(Exception):
+class TransientDownloadError(Exception):
     """Worth another attempt."""
 
 
@@ -44,7 +44,7 @@ class Download:
     url: str
     part: Path
     label: str
-    progress: Progress
+    progress: ProgressCallback
     pause: Callable[[float], None]
 
     def run(self) -> None:
@@ -53,31 +53,31 @@ class Download:
         while True:
             try:
                 return self._attempt(opener)
-            except TransientError as error:
-                failures = failures + 1 if self._size() <= most else 1
-                most = max(most, self._size())
+            except TransientDownloadError as error:
+                failures = failures + 1 if self._get_received_size() <= most else 1
+                most = max(most, self._get_received_size())
                 if failures >= MAX_ATTEMPTS:
                     raise InstallError(
                         f"{self.label} could not be fetched: {error}; what has arrived is kept, "
-                        f"run {COMMAND} again to go on"
+                        f"run {INSTALL_COMMAND} again to go on"
                     ) from None
             self.pause(FIRST_BACKOFF * 2 ** (failures - 1))
 
-    def _size(self) -> int:
+    def _get_received_size(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _attempt(self, opener: urllib.request.OpenerDirector) -> None:
-        start = self._size()
+        start = self._get_received_size()
         headers = {"Accept-Encoding": "identity", "User-Agent": "crabtalk"}
         if start:
             headers["Range"] = f"bytes={start}-"
         request = urllib.request.Request(self.url, headers=headers)  # noqa: S310 - see wheel()
         try:
-            with line_troubles():
-                response = opener.open(request, timeout=SILENCE)
+            with translate_network_errors():
+                response = opener.open(request, timeout=READ_TIMEOUT)
         except urllib.error.HTTPError as error:
             with error:
-                self._refused(error, start)
+                self._handle_http_error(error, start)
         else:
             with response:
                 self._receive(response, start)
@@ -87,14 +87,16 @@ class Download:
             begins, total = read_range(response.headers.get("Content-Range", ""))
             if begins != start:
                 self.part.unlink()
-                raise TransientError("the server sent another part of it than was asked for")
+                raise TransientDownloadError(
+                    "the server sent another part of it than was asked for"
+                )
         else:  # the whole, whatever was asked for
             start, total = 0, response.length or 0
         done = start
         with self.part.open("r+b" if start else "wb") as file:
             file.seek(start)
             self.progress(self.label, done, total)
-            while block := receive(response):
+            while block := read_block(response):
                 file.write(block)
                 done += len(block)
                 if done > MAX_WHEEL:
@@ -102,28 +104,28 @@ class Download:
                     raise InstallError(f"{self.label} is longer than it can be; it was not kept")
                 self.progress(self.label, done, total)
         if done < total:
-            raise TransientError("the connection was cut")
+            raise TransientDownloadError("the connection was cut")
 
-    def _refused(self, error: urllib.error.HTTPError, start: int) -> None:
+    def _handle_http_error(self, error: urllib.error.HTTPError, start: int) -> None:
         """Returns when the server has no more to give because all of it is here."""
         if error.code == 416 and start:
             _, total = read_range(error.headers.get("Content-Range", ""))
             if total == start:
                 return
             self.part.unlink()
-            raise TransientError("the server has less of it than had arrived before")
+            raise TransientDownloadError("the server has less of it than had arrived before")
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise TransientError(f"the server answered {error.code} {error.reason}")
+            raise TransientDownloadError(f"the server answered {error.code} {error.reason}")
         raise InstallError(
             f"{self.label} could not be fetched: the server answered {error.code} {error.reason}. "
             f"If pip can fetch it: pip download --no-deps -d DIR {self.label}, "
-            f"then PIP_FIND_LINKS=DIR {COMMAND}"
+            f"then PIP_FIND_LINKS=DIR {INSTALL_COMMAND}"
         )
 
 
-def receive(response: http.client.HTTPResponse) -> bytes:
-    with line_troubles():
-        return response.read(BLOCK)
+def read_block(response: http.client.HTTPResponse) -> bytes:
+    with translate_network_errors():
+        return response.read(BLOCK_SIZE)
 
 
 def read_range(value: str) -> tuple[int, int]:
@@ -137,7 +139,7 @@ def read_range(value: str) -> tuple[int, int]:
 
 
 @contextmanager
-def line_troubles() -> Iterator[None]:
+def translate_network_errors() -> Iterator[None]:
     """What goes wrong on the line is worth another attempt, except where it would not help."""
     try:
         yield
@@ -151,20 +153,20 @@ def line_troubles() -> Iterator[None]:
                 "if a proxy of yours signs it, name its certificate in SSL_CERT_FILE"
             ) from None
         said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        raise TransientError(said) from None
+        raise TransientDownloadError(said) from None
 
 
 def build_opener() -> urllib.request.OpenerDirector:
     """HTTP as pip was told to do it: proxies and certificates from the environment."""
     handlers: list[urllib.request.BaseHandler] = [
-        urllib.request.HTTPSHandler(context=certificates())
+        urllib.request.HTTPSHandler(context=create_tls_context())
     ]
     if proxy := os.environ.get("PIP_PROXY"):
         handlers.append(urllib.request.ProxyHandler({"http": proxy, "https": proxy}))
     return urllib.request.build_opener(*handlers)
 
 
-def certificates() -> ssl.SSLContext:
+def create_tls_context() -> ssl.SSLContext:
     for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if path := os.environ.get(name):
             is_directory = Path(path).is_dir()

@@ -79,7 +79,7 @@ STATUS_KINDS = {
 }
 
 
-def kind_of_status(status: int) -> ErrorKind:
+def classify_status(status: int) -> ErrorKind:
     if status in STATUS_KINDS:
         return STATUS_KINDS[status]
     return ErrorKind.SERVER if status >= 500 else ErrorKind.INVALID

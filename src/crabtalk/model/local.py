@@ -19,23 +19,23 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.environment import child_environment
+from crabtalk.environment import build_child_environment
 
-from .download import COMMAND
+from .download import INSTALL_COMMAND
 from .errors import ApiError, ErrorKind
 from .http import HttpClient, Timeouts
-from .install import RUNTIME, WEIGHTS, installed
+from .install import RUNTIME_PACKAGE, WEIGHTS_PACKAGE, is_installed
 from .messages import Chunk, Message, ModelInfo, Request, Response
 from .openai import OpenAiDialect
-from .provider import HttpProvider, Retry
+from .provider import HttpProvider, RetryPolicy
 
 MODEL = "smollm2-135m"
 DESCRIPTION = "SmolLM2-135M, a tiny offline demo model: it chats, makes mistakes, and uses no tools"
 
-SLOTS = 2  # requests that are answered at once
-CONTEXT = 2048  # tokens a slot can hold
+PARALLEL_REQUESTS = 2  # requests that are answered at once
+CONTEXT_TOKENS = 2048  # tokens a slot can hold
 # Tokens of an answer, if nobody says: it may not come to an end, and would leave no room for more.
-ANSWER = 512
+DEFAULT_ANSWER_TOKENS = 512
 MAX_THREADS = 4  # a model this small gains nothing from more
 # From a cold disk on a busy machine; half a second otherwise.
 LOAD_TIMEOUT = 60.0
@@ -43,18 +43,18 @@ STOP_TIMEOUT = 3.0
 # A request may have to wait for two others to be answered to their end.
 TIMEOUTS = Timeouts(connect=5.0, first=300.0, between=60.0)
 # Of what the child says on stderr, the last this much is kept.
-TAIL = 4096
+STDERR_TAIL_BYTES = 4096
 # Agents' prompts run to thousands of tokens. This one reads 160 a second on one core, holds 2048
 # with the answer, and heeds the first few sentences.
 MAX_SYSTEM = 1200  # characters, about 300 tokens
 # What the runtime's x86_64 build uses without asking whether it is there.
-INSTRUCTIONS = ("avx2", "bmi2", "f16c", "fma")
-INSTEAD = "use an API key or a local server instead (crabtalkd setup)"
+CPU_INSTRUCTIONS = ("avx2", "bmi2", "f16c", "fma")
+ALTERNATIVE_HINT = "use an API key or a local server instead (crabtalkd setup)"
 SHUT_DOWN = "the local model has been shut down"
 # Instead of the server's own sentence, which asks for a setting that nobody here has.
 TOO_LONG = (
-    f"the conversation is too long for the local model, which reads {CONTEXT} tokens at once; "
-    "compact it, or begin a new one"
+    f"the conversation is too long for the local model, which reads {CONTEXT_TOKENS} tokens "
+    "at once; compact it, or begin a new one"
 )
 
 
@@ -74,8 +74,8 @@ class LocalProvider:
         self._cpuinfo = cpuinfo
         self._load_timeout = load_timeout
         self._http = HttpClient()
-        self._starting = asyncio.Lock()
-        self._child: Child | None = None
+        self._start_lock = asyncio.Lock()
+        self._process: LocalModelProcess | None = None
         self._closed = False
 
     @property
@@ -85,137 +85,143 @@ class LocalProvider:
     @property
     def pid(self) -> int | None:
         """The child's, while there is one."""
-        child = self._child
+        child = self._process
         return child.pid if child is not None and child.is_alive else None
 
     async def complete(self, request: Request) -> Response:
         """Cancelled, the model stops at once; cancelled while it loads, nothing stays behind."""
-        child = await self._ready(request.model)
+        child = await self._ensure_process(request.model)
         try:
-            return await self._speak(child).complete(bounded(request))
+            return await self._create_provider(child).complete(limit_answer(request))
         except ApiError as error:
-            raise await self._explain(child, error) from None
+            raise await self._explain_error(child, error) from None
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         """Closed, the model stops at once; cancelled while it loads, nothing stays behind."""
-        child = await self._ready(request.model)
+        child = await self._ensure_process(request.model)
         try:
-            async with aclosing(self._speak(child).stream(bounded(request))) as chunks:
+            async with aclosing(
+                self._create_provider(child).stream(limit_answer(request))
+            ) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except ApiError as error:
-            raise await self._explain(child, error) from None
+            raise await self._explain_error(child, error) from None
 
     async def models(self) -> list[ModelInfo]:
         """The one model, if it could be started; it is not started for that."""
-        await asyncio.to_thread(self._check)
-        return [ModelInfo(MODEL, CONTEXT)]
+        await asyncio.to_thread(self._check_can_run)
+        return [ModelInfo(MODEL, CONTEXT_TOKENS)]
 
     def context_limit(self, model: str) -> int | None:
-        return CONTEXT if model == MODEL else None
+        return CONTEXT_TOKENS if model == MODEL else None
 
     async def close(self) -> None:
         """No child is left. Requests that still run fail; later ones do, too."""
         self._closed = True
-        if self._child is not None:
-            self._child.terminate()  # one that still loads gives way to us
-        async with self._starting:
+        if self._process is not None:
+            self._process.terminate()  # one that still loads gives way to us
+        async with self._start_lock:
             await self._discard()
         await self._http.close()
 
-    async def _ready(self, model: str) -> "Child":
+    async def _ensure_process(self, model: str) -> "LocalModelProcess":
         """The child, started if there is none."""
         if model != MODEL:
-            raise self._error(ErrorKind.NOT_FOUND, f"there is no {model!r} here, only {MODEL!r}")
-        async with self._starting:
-            if self._child is not None and self._child.is_alive and not self._closed:
-                return self._child
+            raise self._build_error(
+                ErrorKind.NOT_FOUND, f"there is no {model!r} here, only {MODEL!r}"
+            )
+        async with self._start_lock:
+            if self._process is not None and self._process.is_alive and not self._closed:
+                return self._process
             await self._discard()
-            await asyncio.to_thread(self._check)
+            await asyncio.to_thread(self._check_can_run)
             try:
-                self._child = child = await Child.spawn()
-                await self._load(child)
+                self._process = child = await LocalModelProcess.spawn()
+                await self._load_model(child)
             except BaseException:
                 await self._discard()
                 raise
             return child
 
-    async def _load(self, child: "Child") -> None:
+    async def _load_model(self, child: "LocalModelProcess") -> None:
         if self._closed:  # while it was spawned
-            raise self._error(ErrorKind.CONNECTION, SHUT_DOWN)
+            raise self._build_error(ErrorKind.CONNECTION, SHUT_DOWN)
         try:
             async with asyncio.timeout(self._load_timeout):
                 loaded = await child.load(self._directory)
         except TimeoutError:
-            raise self._error(
+            raise self._build_error(
                 ErrorKind.TIMEOUT, f"the local model did not load within {self._load_timeout:g} s"
             ) from None
         if not loaded:
-            raise self._error(ErrorKind.SERVER, await child.epitaph("did not start"))
+            raise self._build_error(ErrorKind.SERVER, await child.describe_end("did not start"))
 
     async def _discard(self) -> None:
-        child, self._child = self._child, None
+        child, self._process = self._process, None
         if child is not None:
             await child.stop()
 
-    def _check(self) -> None:
+    def _check_can_run(self) -> None:
         """Raises ApiError when the model cannot run here. Reads files."""
         if self._closed:
-            raise self._error(ErrorKind.CONNECTION, SHUT_DOWN)
-        if not installed(self._directory):
-            raise self._error(
-                ErrorKind.CONFIG, f"the local model is not installed; run {COMMAND} once"
+            raise self._build_error(ErrorKind.CONNECTION, SHUT_DOWN)
+        if not is_installed(self._directory):
+            raise self._build_error(
+                ErrorKind.CONFIG, f"the local model is not installed; run {INSTALL_COMMAND} once"
             )
-        if missing := missing_instructions(self._cpuinfo):
-            raise self._error(
+        if missing := find_missing_instructions(self._cpuinfo):
+            raise self._build_error(
                 ErrorKind.CONFIG,
                 f"this processor lacks {' and '.join(missing)}, which the local model needs; "
-                f"{INSTEAD}",
+                f"{ALTERNATIVE_HINT}",
             )
 
-    def _speak(self, child: "Child") -> HttpProvider:
+    def _create_provider(self, child: "LocalModelProcess") -> HttpProvider:
         dialect = LocalDialect(self._name, base=f"{child.address}/v1", api_key=child.key)
         # What fails on loopback fails again; a new child is the next request's.
-        return HttpProvider(dialect, self._http, timeouts=TIMEOUTS, retry=Retry(max_retries=0))
+        return HttpProvider(
+            dialect, self._http, timeouts=TIMEOUTS, retry=RetryPolicy(max_retries=0)
+        )
 
-    async def _explain(self, child: "Child", error: ApiError) -> ApiError:
+    async def _explain_error(self, child: "LocalModelProcess", error: ApiError) -> ApiError:
         """Of a lost connection, the reason, when it is that the child is no more; of a refusal
         to read so much, what to do."""
         if error.kind is ErrorKind.CONTEXT:
-            return self._error(ErrorKind.CONTEXT, TOO_LONG)
+            return self._build_error(ErrorKind.CONTEXT, TOO_LONG)
         if error.kind is not ErrorKind.CONNECTION or not await child.is_gone():
             return error
         if self._closed:
-            return self._error(ErrorKind.CONNECTION, SHUT_DOWN)
-        return self._error(ErrorKind.SERVER, await child.epitaph("died"))
+            return self._build_error(ErrorKind.CONNECTION, SHUT_DOWN)
+        return self._build_error(ErrorKind.SERVER, await child.describe_end("died"))
 
-    def _error(self, kind: ErrorKind, sentence: str) -> ApiError:
+    def _build_error(self, kind: ErrorKind, sentence: str) -> ApiError:
         return ApiError(kind, sentence, provider=self._name)
 
 
 class LocalDialect(OpenAiDialect):
     """OpenAI's, without what this model cannot use."""
 
-    def body(self, request: Request) -> dict[str, Any]:
-        body = super().body(plain(request))
+    def build_body(self, request: Request) -> dict[str, Any]:
+        body = super().build_body(strip_request(request))
         # Without, it ends in a row of emoji; warmer, it wanders off.
         body["repeat_penalty"] = 1.1
         body.setdefault("temperature", 0.2)
         return body
 
-    def headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         # One connection a request: they cost nothing here, and the child drops idle ones unasked.
-        return {**super().headers(), "Connection": "close"}
+        return {**super().build_headers(), "Connection": "close"}
 
 
-def plain(request: Request) -> Request:
+def strip_request(request: Request) -> Request:
     """What was said, and nothing else: the model has no place for tools, images or reasoning."""
     messages = []
     room = MAX_SYSTEM
     for message in request.messages:
         text = message.text
         if message.role == "system":
-            text = shortened(text, room)
+            text = truncate_at_word(text, room)
             room -= len(text)
         elif message.role == "tool":
             continue
@@ -228,7 +234,7 @@ def plain(request: Request) -> Request:
     )
 
 
-def shortened(text: str, room: int) -> str:
+def truncate_at_word(text: str, room: int) -> str:
     """The start of `text`, up to the end of a word."""
     if len(text) <= room:
         return text
@@ -239,22 +245,22 @@ def shortened(text: str, room: int) -> str:
 # ── The child ──────────────────────────────────────────────────────────────────────────────────
 
 
-def bounded(request: Request) -> Request:
-    return msgspec.structs.replace(request, max_tokens=request.max_tokens or ANSWER)
+def limit_answer(request: Request) -> Request:
+    return msgspec.structs.replace(request, max_tokens=request.max_tokens or DEFAULT_ANSWER_TOKENS)
 
 
-class Child:
+class LocalModelProcess:
     """A running `local_child.py`. Whoever spawned it stops it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._tail = b""
-        self._listening = asyncio.create_task(self._listen())
+        self._stderr_task = asyncio.create_task(self._read_stderr())
         self.address = ""
         self.key = secrets.token_urlsafe(32)
 
     @classmethod
-    async def spawn(cls) -> "Child":
+    async def spawn(cls) -> "LocalModelProcess":
         # By path and isolated (-I -S): were our own folder on its path, `import http` would find
         # our http.py. A session of its own: Ctrl+C in a terminal is the daemon's to handle.
         program = Path(__file__).with_name("local_child.py")
@@ -263,7 +269,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=child_environment(("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")),
+            env=build_child_environment(("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")),
             start_new_session=True,
         )
         return cls(process)
@@ -279,11 +285,11 @@ class Child:
     async def load(self, directory: Path) -> bool:
         """True when it listens, False when it died over it."""
         told = {
-            "runtime": str(directory / RUNTIME.target),
-            "weights": str(directory / WEIGHTS.target),
-            "context": CONTEXT * SLOTS,
-            "slots": SLOTS,
-            "threads": threads(),
+            "runtime": str(directory / RUNTIME_PACKAGE.target),
+            "weights": str(directory / WEIGHTS_PACKAGE.target),
+            "context": CONTEXT_TOKENS * PARALLEL_REQUESTS,
+            "slots": PARALLEL_REQUESTS,
+            "threads": choose_thread_count(),
             "key": self.key,  # not among its arguments, which any user can list
         }
         assert self._process.stdin is not None  # noqa: S101 - both were asked for
@@ -310,7 +316,7 @@ class Child:
             await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        await self._heard()
+        await self._wait_for_stderr_end()
 
     async def is_gone(self, patience: float = 2.0) -> bool:
         """Whether it has ended; a moment may pass between its connections' end and its own."""
@@ -321,28 +327,28 @@ class Child:
             return False
         return True
 
-    async def epitaph(self, verb: str) -> str:
+    async def describe_end(self, verb: str) -> str:
         """How it ended, with its last words."""
         if not await self.is_gone():
             return f"the local model {verb}: it closed its output"
-        await self._heard()
+        await self._wait_for_stderr_end()
         said = "; ".join(self._tail.decode(errors="replace").strip().splitlines()[-3:])
-        return f"the local model {verb}: {how(self._process.returncode or 0)}" + (
+        return f"the local model {verb}: {describe_exit_status(self._process.returncode or 0)}" + (
             f" ({said})" if said else ""
         )
 
-    async def _heard(self) -> None:
+    async def _wait_for_stderr_end(self) -> None:
         """Nothing more comes. Several may wait for that, so none may cancel it for the others."""
-        await asyncio.wait([self._listening], timeout=STOP_TIMEOUT)
+        await asyncio.wait([self._stderr_task], timeout=STOP_TIMEOUT)
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         """Keeps the last of what it says; a full pipe would stop it."""
         assert self._process.stderr is not None  # noqa: S101
-        while piece := await self._process.stderr.read(TAIL):
-            self._tail = (self._tail + piece)[-TAIL:]
+        while piece := await self._process.stderr.read(STDERR_TAIL_BYTES):
+            self._tail = (self._tail + piece)[-STDERR_TAIL_BYTES:]
 
 
-def how(status: int) -> str:
+def describe_exit_status(status: int) -> str:
     """A process's end in words."""
     if status >= 0:
         return f"its process ended with status {status}"
@@ -351,11 +357,11 @@ def how(status: int) -> str:
     except ValueError:
         name = f"signal {-status}"
     if -status == signal.SIGILL:
-        return f"killed by {name}: this processor lacks an instruction it needs; {INSTEAD}"
+        return f"killed by {name}: this processor lacks an instruction it needs; {ALTERNATIVE_HINT}"
     return f"its process was killed by {name}"
 
 
-def threads() -> int:
+def choose_thread_count() -> int:
     """One core stays free: on a machine where all are taken, the model slows down tenfold."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -364,7 +370,7 @@ def threads() -> int:
     return max(1, min(MAX_THREADS, cores - 1))
 
 
-def missing_instructions(cpuinfo: Path, machine: str = platform.machine()) -> list[str]:
+def find_missing_instructions(cpuinfo: Path, machine: str = platform.machine()) -> list[str]:
     """What the runtime needs and this processor lacks, where that can be known: Linux on x86_64."""
     if sys.platform != "linux" or machine not in ("x86_64", "AMD64"):
         return []
@@ -375,5 +381,5 @@ def missing_instructions(cpuinfo: Path, machine: str = platform.machine()) -> li
     for line in lines:
         name, _, flags = line.partition(":")
         if name.strip() == "flags":
-            return [wanted for wanted in INSTRUCTIONS if wanted not in flags.split()]
+            return [wanted for wanted in CPU_INSTRUCTIONS if wanted not in flags.split()]
     return []

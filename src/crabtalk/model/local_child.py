@@ -30,7 +30,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever the runtime prints must not be taken for the answer
     threading.Thread(target=exit_at_end_of_stdin, daemon=True).start()
     try:
-        server = serve(told)
+        server = start_server(told)
     except Exception as error:  # whatever it is, the parent says it
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         os._exit(1)
@@ -51,7 +51,7 @@ def exit_at_end_of_stdin() -> None:
     os._exit(0)
 
 
-def serve(told: dict[str, Any]) -> Any:
+def start_server(told: dict[str, Any]) -> Any:
     sys.path.insert(0, told["runtime"])
     runtime: Any = importlib.import_module("xllamacpp")
     params = runtime.CommonParams()

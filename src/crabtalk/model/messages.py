@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
-Finish = Literal["", "stop", "length", "tool_calls", "filtered"]
+FinishReason = Literal["", "stop", "length", "tool_calls", "filtered"]
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,13 +73,13 @@ class Usage(Value, frozen=True):
             prompt=self.prompt + other.prompt,
             completion=self.completion + other.completion,
             total=self.total + other.total,
-            cache_hit=add(self.cache_hit, other.cache_hit),
-            cache_miss=add(self.cache_miss, other.cache_miss),
-            reasoning=add(self.reasoning, other.reasoning),
+            cache_hit=add_counts(self.cache_hit, other.cache_hit),
+            cache_miss=add_counts(self.cache_miss, other.cache_miss),
+            reasoning=add_counts(self.reasoning, other.reasoning),
         )
 
 
-def add(left: int | None, right: int | None) -> int | None:
+def add_counts(left: int | None, right: int | None) -> int | None:
     """The sum of what is known; unknown only when both are."""
     if left is None or right is None:
         return left if right is None else right
@@ -113,7 +113,7 @@ class Chunk(Value, frozen=True):
     text: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
-    finish: Finish = ""
+    finish: FinishReason = ""
     usage: Usage | None = None
     opaque: dict[str, Any] = {}  # merged into the message's
 
@@ -122,7 +122,7 @@ class Response(Value, frozen=True):
     """A complete answer."""
 
     message: Message
-    finish: Finish
+    finish: FinishReason
     usage: Usage
     model: str
 

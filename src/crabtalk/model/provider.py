@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from .assembler import Assembler
+from .assembler import ResponseAssembler
 from .errors import ApiError, ErrorKind
-from .http import Call, HttpClient, Reply, Timeouts
+from .http import HttpClient, HttpReply, HttpRequest, Timeouts
 from .messages import Chunk, ModelInfo, Request, Response, Value
 from .redaction import Redactor
 
@@ -47,7 +47,7 @@ class Provider(Protocol):
         ...
 
 
-class Decoder(Protocol):
+class AnswerDecoder(Protocol):
     """Reads one streamed answer, fed with bytes split anywhere."""
 
     @property
@@ -69,44 +69,46 @@ class Dialect(Protocol):
 
     name: str
 
-    def chat(self, request: Request) -> Call: ...
+    def build_chat_request(self, request: Request) -> HttpRequest: ...
 
-    def decoder(self, request: Request) -> Decoder: ...
+    def create_decoder(self, request: Request) -> AnswerDecoder: ...
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError: ...
+    def parse_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError: ...
 
-    def list_models(self) -> Call: ...
+    def build_models_request(self) -> HttpRequest: ...
 
-    def read_models(self, body: bytes) -> list[ModelInfo]: ...
+    def parse_models(self, body: bytes) -> list[ModelInfo]: ...
 
     def context_limit(self, model: str) -> int | None: ...
 
-    def relax(self, error: ApiError) -> bool:
+    def drop_rejected_option(self, error: ApiError) -> bool:
         """True when it gave up an optional part that `error` objects to: try again."""
         ...
 
 
-def uniform(low: float, high: float) -> float:
+def draw_uniform(low: float, high: float) -> float:
     import random  # late: few programs ever get here
 
     return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret
 
 
-class Retry(Value, frozen=True):
+class RetryPolicy(Value, frozen=True):
     """How often, and how long in between: doubling, with jitter between half and full."""
 
     max_retries: int = 2
     backoff: float = FIRST_BACKOFF
     # Draws the jitter; tests put their own here.
-    between: Callable[[float, float], float] | None = None
+    draw_jitter: Callable[[float, float], float] | None = None
 
-    def delay(self, attempt: int, error: ApiError) -> float:
+    def compute_delay(self, attempt: int, error: ApiError) -> float:
         backoff = self.backoff * 2**attempt
-        jittered = (self.between or uniform)(backoff / 2, backoff)
+        jittered = (self.draw_jitter or draw_uniform)(backoff / 2, backoff)
         return max(jittered, error.retry_after or 0.0)
 
 
-def last_words(decoder: Decoder, is_complete: bool, failure: ApiError | None = None) -> list[Chunk]:
+def finish_decoding(
+    decoder: AnswerDecoder, is_complete: bool, failure: ApiError | None = None
+) -> list[Chunk]:
     """An answer that is complete stays one, however its connection ends: what was cut off behind
     it, its price or the word that this was all, is no part of it. Of another, the failure is told.
     """
@@ -130,13 +132,13 @@ class HttpProvider:
         http: HttpClient,
         *,
         timeouts: Timeouts | None = None,
-        retry: Retry | None = None,
+        retry: RetryPolicy | None = None,
         secrets: Sequence[str] = (),
     ) -> None:
         self.dialect = dialect
         self._http = http
         self._timeouts = timeouts or Timeouts()
-        self._retry = retry or Retry()
+        self._retry = retry or RetryPolicy()
         self._redactor = Redactor(secrets)
 
     @property
@@ -152,24 +154,24 @@ class HttpProvider:
         """Nobody has seen a chunk before the last one, so the whole of it can be tried again."""
         attempt = 0
         while True:
-            assembler = Assembler()
-            call = self.dialect.chat(request)
+            assembler = ResponseAssembler()
+            call = self.dialect.build_chat_request(request)
             try:
                 async with aclosing(self._attempt(request, call)) as chunks:
                     async for chunk in chunks:
                         assembler.add(chunk)
-                return assembler.response(request.model)
+                return assembler.build_response(request.model)
             except ApiError as error:
                 self._redactor.redact_error(error)
-                if not self._relaxed(error, request, call):
-                    attempt = await self._again(error, attempt)
+                if not self._can_send_differently(error, request, call):
+                    attempt = await self._wait_before_retry(error, attempt)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         """Tried again only while nobody has seen a chunk of it."""
         attempt = 0
         while True:
             seen = False
-            call = self.dialect.chat(request)
+            call = self.dialect.build_chat_request(request)
             try:
                 async with aclosing(self._attempt(request, call)) as chunks:
                     async for chunk in chunks:
@@ -181,22 +183,22 @@ class HttpProvider:
                 if seen:
                     error.provider = error.provider or self.name
                     raise
-                if not self._relaxed(error, request, call):
-                    attempt = await self._again(error, attempt)
+                if not self._can_send_differently(error, request, call):
+                    attempt = await self._wait_before_retry(error, attempt)
 
     async def models(self) -> list[ModelInfo]:
         attempt = 0
         while True:
             try:
                 status, headers, body = await self._http.fetch(
-                    self.dialect.list_models(), self._timeouts
+                    self.dialect.build_models_request(), self._timeouts
                 )
                 if status != 200:
-                    raise self.dialect.error(status, headers, body)
-                return self.dialect.read_models(body)
+                    raise self.dialect.parse_error(status, headers, body)
+                return self.dialect.parse_models(body)
             except ApiError as error:
                 self._redactor.redact_error(error)
-                attempt = await self._again(error, attempt)
+                attempt = await self._wait_before_retry(error, attempt)
 
     def context_limit(self, model: str) -> int | None:
         return self.dialect.context_limit(model)
@@ -204,44 +206,44 @@ class HttpProvider:
     async def close(self) -> None:
         """Nothing of its own: the connections are the shared client's."""
 
-    async def _attempt(self, request: Request, call: Call) -> AsyncGenerator[Chunk, None]:
+    async def _attempt(self, request: Request, call: HttpRequest) -> AsyncGenerator[Chunk, None]:
         redactor = self._redactor.open_stream()
         async with self._http.open(call, self._timeouts) as reply:
             if reply.status != 200:
-                raise self.dialect.error(reply.status, reply.headers, await reply.read())
-            self._must_stream(reply)
-            decoder = self.dialect.decoder(request)
+                raise self.dialect.parse_error(reply.status, reply.headers, await reply.read())
+            self._check_is_stream(reply)
+            decoder = self.dialect.create_decoder(request)
             is_complete = False
-            piece = await reply.piece()
+            piece = await reply.read_piece()
             if piece.lstrip().startswith(b"{"):  # no stream begins with a brace
                 piece += await reply.read()
                 if b'"error"' in piece:
-                    raise self.dialect.error(reply.status, reply.headers, piece)
+                    raise self.dialect.parse_error(reply.status, reply.headers, piece)
             while piece:
                 chunks = decoder.feed(piece)
                 for chunk in redactor.redact(chunks) if redactor else chunks:
                     is_complete = is_complete or chunk.finish != ""
                     yield chunk
                 if decoder.is_over:
-                    await reply.finish()
+                    await reply.drain()
                     break
                 if chunks:
-                    reply.extend()
+                    reply.extend_deadline()
                 try:
-                    piece = await reply.piece()
+                    piece = await reply.read_piece()
                 except ApiError as error:
-                    chunks = last_words(decoder, is_complete, error)
+                    chunks = finish_decoding(decoder, is_complete, error)
                     for chunk in redactor.redact(chunks) if redactor else chunks:
                         yield chunk
                     break
             else:
-                chunks = last_words(decoder, is_complete)
+                chunks = finish_decoding(decoder, is_complete)
                 for chunk in redactor.redact(chunks) if redactor else chunks:
                     yield chunk
             for chunk in redactor.end() if redactor else ():
                 yield chunk
 
-    def _must_stream(self, reply: Reply) -> None:
+    def _check_is_stream(self, reply: HttpReply) -> None:
         """A page where a stream should be: a proxy's, a login's, or the wrong base_url's."""
         kind = reply.headers.get("Content-Type", "")
         if "html" in kind:
@@ -251,21 +253,24 @@ class HttpProvider:
                 status=reply.status,
             )
 
-    def _relaxed(self, error: ApiError, request: Request, sent: Call) -> bool:
+    def _can_send_differently(self, error: ApiError, request: Request, sent: HttpRequest) -> bool:
         """Whether the same request would be put differently now, because of this objection.
 
         Another request may have met it first and taught the dialect already.
         """
         if error.is_transient:
             return False
-        return self.dialect.relax(error) or self.dialect.chat(request).body != sent.body
+        return (
+            self.dialect.drop_rejected_option(error)
+            or self.dialect.build_chat_request(request).body != sent.body
+        )
 
-    async def _again(self, error: ApiError, attempt: int) -> int:
+    async def _wait_before_retry(self, error: ApiError, attempt: int) -> int:
         """Waits before the next attempt, or raises `error` when there is none."""
         error.provider = error.provider or self.name
         if not error.is_transient or attempt >= self._retry.max_retries:
             raise error
-        delay = self._retry.delay(attempt, error)
+        delay = self._retry.compute_delay(attempt, error)
         if delay > MAX_RETRY_AFTER:
             raise error
         await asyncio.sleep(delay)

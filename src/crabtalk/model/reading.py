@@ -11,7 +11,7 @@ from .errors import ApiError, ErrorKind
 from .messages import Usage
 
 
-def decode(body: bytes) -> Any:
+def decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested to no end
@@ -19,16 +19,16 @@ def decode(body: bytes) -> Any:
         raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
 
 
-def listed_models(body: bytes, key: str) -> list[Any]:
+def read_model_list(body: bytes, key: str) -> list[Any]:
     """What a vendor has under that name, of any kind. Raises ApiError where that is no list."""
-    document = decode(body)
+    document = decode_json(body)
     entries = document.get(key) if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ApiError(ErrorKind.PROTOCOL, "the list of models is not one; check base_url")
     return entries
 
 
-def http_phrase(status: int, body: bytes) -> str:
+def describe_body(status: int, body: bytes) -> str:
     """Something to say about a body that says nothing we understand."""
     text = " ".join(body[:200].decode(errors="replace").split())
     if not text:
@@ -56,7 +56,7 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def error_words(body: bytes) -> tuple[str, str]:
+def read_error_message(body: bytes) -> tuple[str, str]:
     """The sentence and the code of an error body; empty where it has none."""
     try:
         document = msgspec.json.decode(body)
@@ -78,7 +78,7 @@ def error_words(body: bytes) -> tuple[str, str]:
     return str(message), str(code)
 
 
-def usage_by_parts(
+def build_usage(
     *, fresh: int, cached: int | None, stored: int, completion: int, reasoning: int | None = None
 ) -> Usage:
     """For vendors that count what came from the cache, what went into it, and the rest, apart."""

@@ -10,21 +10,21 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from crabtalk.masking import MASK, SHORTEST_SECRET, mask
+from crabtalk.masking import MASK, SHORTEST_SECRET, mask_secrets
 
 from .errors import ApiError
 from .messages import Chunk
 
 # A key is recognised by this many of its characters in a row. It is also what a stream may show of
 # a key before it is recognised as one.
-PIECE = 8
+MIN_FRAGMENT = 8
 # Servers without keys are given a plain word such as "ollama", which is no secret.
 PLAIN_WORD = re.compile(r"[a-z]{1,11}\Z")
 # A word in which somebody has put something else for a part of it.
 MASKED_WORD = re.compile(r"[\w\-*•●…#.]+")
-GAP = re.compile(r"\*+|[•●…]+|#{2,}|\.{2,}|[xX]{3,}")
+MASKED_GAP = re.compile(r"\*+|[•●…]+|#{2,}|\.{2,}|[xX]{3,}")
 # Characters of a starred word that must agree with the key at either end.
-SHORTEST_END = 3
+MIN_MATCHING_END = 3
 
 
 class Redactor:
@@ -47,7 +47,7 @@ class Redactor:
             text = redact_pieces(text.replace(secret, MASK), secret)
         if self.secrets:
             text = MASKED_WORD.sub(self._redact_word, text)
-        return mask(text, ())
+        return mask_secrets(text, ())
 
     def open_stream(self) -> "StreamRedactor | None":
         """For one answer; None where there is nothing to look for."""
@@ -56,13 +56,13 @@ class Redactor:
     def _redact_word(self, match: re.Match[str]) -> str:
         word = match[0]
         stop = "." if word.endswith(".") and not word.endswith("..") else ""  # of the sentence
-        start, *between = GAP.split(word.removesuffix(stop))
+        start, *between = MASKED_GAP.split(word.removesuffix(stop))
         if not between:
             return word
         end = between[-1]
         for secret in self.secrets:
-            is_start = len(start) >= SHORTEST_END and secret.startswith(start)
-            is_end = len(end) >= SHORTEST_END and secret.endswith(end)
+            is_start = len(start) >= MIN_MATCHING_END and secret.startswith(start)
+            is_end = len(end) >= MIN_MATCHING_END and secret.endswith(end)
             if is_start or is_end:
                 return MASK + stop
         return word
@@ -82,9 +82,9 @@ class StreamRedactor:
         else:
             text = "".join([chunk.text for chunk in chunks])
             reasoning = "".join([chunk.reasoning for chunk in chunks])
-        if not (reasoning or self._reasoning.held) and self._text.show(text):
+        if not (reasoning or self._reasoning.held) and self._text.try_show(text):
             return chunks
-        if not (text or self._text.held) and self._reasoning.show(reasoning):
+        if not (text or self._text.held) and self._reasoning.try_show(reasoning):
             return chunks
         shown = [self._redact_chunk(chunk) for chunk in chunks]
         return [chunk for chunk in shown if chunk != Chunk()]
@@ -107,11 +107,11 @@ class FieldRedactor:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
-        self._starts = tuple({secret[:PIECE] for secret in secrets})
+        self._starts = tuple({secret[:MIN_FRAGMENT] for secret in secrets})
         self._shown = ""  # the last characters that were shown, fewer than PIECE
         self.held = ""  # text that may become a secret
 
-    def show(self, text: str) -> bool:
+    def try_show(self, text: str) -> bool:
         """Whether `text` may be shown as it is; if so, it counts as shown."""
         if self.held:
             return False
@@ -119,7 +119,7 @@ class FieldRedactor:
         for start in self._starts:
             if start in window:
                 return False
-        self._shown = window[1 - PIECE :]
+        self._shown = window[1 - MIN_FRAGMENT :]
         return True
 
     def add(self, text: str, *, is_last: bool) -> str:
@@ -137,24 +137,24 @@ class FieldRedactor:
                 continue
             shown.append(window[done:start])
             if not is_whole:  # what follows may make it the secret
-                self._shown = window[max(replaced, start + 1 - PIECE) : start]
+                self._shown = window[max(replaced, start + 1 - MIN_FRAGMENT) : start]
                 self.held = window[start:]
                 return "".join(shown)
             shown.append(MASK)
             done = replaced = begin + len(secret)
         shown.append(window[done:])
-        self._shown, self.held = window[max(replaced, len(window) + 1 - PIECE) :], ""
+        self._shown, self.held = window[max(replaced, len(window) + 1 - MIN_FRAGMENT) :], ""
         return "".join(shown)
 
     def _find(self, window: str) -> list[tuple[int, str]]:
         """Where a secret is, or where the window ends in the beginning of one; in order."""
         found = []
         for secret in self._secrets:
-            begin = window.find(secret[:PIECE])
+            begin = window.find(secret[:MIN_FRAGMENT])
             while begin >= 0:
                 if secret.startswith(window[begin : begin + len(secret)]):
                     found.append((begin, secret))
-                begin = window.find(secret[:PIECE], begin + 1)
+                begin = window.find(secret[:MIN_FRAGMENT], begin + 1)
         return sorted(found, key=lambda each: (each[0], -len(each[1])))
 
 
@@ -165,8 +165,8 @@ def is_maskable(secret: str) -> bool:
 def redact_pieces(text: str, secret: str) -> str:
     """Without any part of the secret that is long enough to be recognised."""
     begin = 0
-    while begin <= len(secret) - PIECE:
-        length = PIECE
+    while begin <= len(secret) - MIN_FRAGMENT:
+        length = MIN_FRAGMENT
         piece = secret[begin : begin + length]
         if piece not in text or piece == MASK:
             begin += 1

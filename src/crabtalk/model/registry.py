@@ -12,54 +12,60 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .backends import build
-from .discovery import LOCAL, SERVERS, LocalServer, discover, preferred
+from .backends import build_provider
+from .discovery import (
+    KNOWN_LOCAL_SERVERS,
+    LOCAL_SETTINGS,
+    LocalServer,
+    choose_preferred_model,
+    discover_providers,
+)
 from .errors import TRANSIENT, ApiError, ErrorKind
 from .http import HttpClient
 from .messages import Chunk, ModelInfo, Request, Response
 from .provider import HttpProvider, Provider
 from .settings import (
     ProviderSettings,
-    SettingsError,
-    offered_twice,
-    read_settings,
-    unusable,
+    ProviderSettingsError,
+    build_duplicate_model_error,
+    read_provider_settings,
+    to_config_error,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # Failures after which another provider may do better. A malformed request would fail there too.
-FALLS_BACK = TRANSIENT | {ErrorKind.QUOTA}
+FALLBACK_KINDS = TRANSIENT | {ErrorKind.QUOTA}
 
-SETUP = "crabtalkd setup"
+SETUP_COMMAND = "crabtalkd setup"
 
 
-class Entry(msgspec.Struct):
+class RegisteredProvider(msgspec.Struct):
     """A provider in the registry, or the reason why it cannot be used."""
 
     settings: ProviderSettings
     provider: Provider | ApiError
-    advertised: list[ModelInfo] = msgspec.field(default_factory=list)
+    advertised_models: list[ModelInfo] = msgspec.field(default_factory=list)
 
     @property
-    def names(self) -> list[str]:
+    def model_names(self) -> list[str]:
         """Its models: those configured, else those it says it has."""
-        return list(self.settings.models) or [model.name for model in self.advertised]
+        return list(self.settings.models) or [model.name for model in self.advertised_models]
 
-    def offered(self) -> list[ModelInfo]:
+    def list_offered_models(self) -> list[ModelInfo]:
         """Its models, with what is known of them, by its own word or without asking."""
-        told = {model.name: model.context_limit for model in self.advertised}
+        told = {model.name: model.context_limit for model in self.advertised_models}
         if isinstance(self.provider, ApiError):
-            return [ModelInfo(name) for name in self.names]
+            return [ModelInfo(name) for name in self.model_names]
         known = self.provider.context_limit
-        return [ModelInfo(name, told.get(name) or known(name)) for name in self.names]
+        return [ModelInfo(name, told.get(name) or known(name)) for name in self.model_names]
 
     @property
     def problem(self) -> ApiError | None:
         return self.provider if isinstance(self.provider, ApiError) else None
 
-    def get(self) -> Provider:
+    def require_provider(self) -> Provider:
         if isinstance(self.provider, ApiError):
             raise self.provider
         return self.provider
@@ -80,14 +86,14 @@ class Registry:
         *,
         environ: Mapping[str, str] = os.environ,
         models_directory: "Path | None" = None,
-        setup: str = SETUP,
+        setup: str = SETUP_COMMAND,
     ) -> None:
         self._http = http or HttpClient()
         self._environ = environ
         self._models_directory = models_directory
         self._setup = setup  # what a person types who has no model yet
-        self._entries: dict[str, Entry] = {}
-        self._routes: dict[str, Entry] = {}
+        self._entries: dict[str, RegisteredProvider] = {}
+        self._routes: dict[str, RegisteredProvider] = {}
         self._active = ""
 
     # ── Who is there ────────────────────────────────────────────────────────────────────────
@@ -98,25 +104,25 @@ class Registry:
         Raises SettingsError, and adds nothing, when its name or one of its models is taken.
         """
         if settings.name in self._entries:
-            raise SettingsError(f"a provider called {settings.name!r} is there already")
+            raise ProviderSettingsError(f"a provider called {settings.name!r} is there already")
         for model in settings.models:
             if model in self._routes:
-                raise offered_twice(model, self._routes[model].settings, settings)
-        entry = Entry(settings, self._build(settings))
+                raise build_duplicate_model_error(model, self._routes[model].settings, settings)
+        entry = RegisteredProvider(settings, self._build_provider(settings))
         self._entries[settings.name] = entry
         for model in settings.models:
             self._routes[model] = entry
 
-    def _build(self, settings: ProviderSettings) -> Provider | ApiError:
+    def _build_provider(self, settings: ProviderSettings) -> Provider | ApiError:
         try:
-            return build(
+            return build_provider(
                 settings,
                 self._http,
                 environ=self._environ,
                 models_directory=self._models_directory,
             )
-        except SettingsError as error:
-            return unusable(error, settings)
+        except ProviderSettingsError as error:
+            return to_config_error(error, settings)
         except ApiError as error:
             return error
 
@@ -124,14 +130,14 @@ class Registry:
         """Forgets a provider. Calls in flight end as they would; then it is closed."""
         entry = self._entries.pop(name, None)
         if entry is None:
-            raise SettingsError(f"no provider is called {name!r}")
+            raise ProviderSettingsError(f"no provider is called {name!r}")
         self._routes = {model: e for model, e in self._routes.items() if e is not entry}
         if self._active and self._active not in self._routes:
             self._active = ""
         await entry.close()
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RegisteredProvider]:
         return list(self._entries.values())
 
     @property
@@ -150,7 +156,7 @@ class Registry:
         return self._http
 
     @property
-    def no_model(self) -> str:
+    def no_model_message(self) -> str:
         """What is said where there is none."""
         return f"no model is set up; `{self._setup}` helps with that"
 
@@ -161,38 +167,40 @@ class Registry:
 
     def switch(self, model: str) -> None:
         """Makes `model` the default. Raises ApiError when it is known not to be there."""
-        if self._find(model) is None:
-            raise self._no_such(model)
+        if self._find_entry(model) is None:
+            raise self._build_unknown_model_error(model)
         self._active = model
 
-    def prefer(self, model: str) -> None:
+    def set_active(self, model: str) -> None:
         """Makes `model` the default without asking anybody, as configuration does at start."""
         self._active = model
 
     # ── As a Provider ───────────────────────────────────────────────────────────────────────
 
     async def complete(self, request: Request) -> Response:
-        for entry, asked in await self._chain(request):
+        for entry, asked in await self._build_fallback_chain(request):
             try:
-                return await entry.get().complete(asked)
+                return await entry.require_provider().complete(asked)
             except ApiError as error:
                 last = error
-                if error.kind not in FALLS_BACK and error.kind is not ErrorKind.CONFIG:
+                if error.kind not in FALLBACK_KINDS and error.kind is not ErrorKind.CONFIG:
                     raise
         raise last
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        for entry, asked in await self._chain(request):
+        for entry, asked in await self._build_fallback_chain(request):
             seen = False
             try:
-                async with aclosing(entry.get().stream(asked)) as chunks:
+                async with aclosing(entry.require_provider().stream(asked)) as chunks:
                     async for chunk in chunks:
                         seen = True
                         yield chunk
                 return
             except ApiError as error:
                 last = error
-                if seen or (error.kind not in FALLS_BACK and error.kind is not ErrorKind.CONFIG):
+                if seen or (
+                    error.kind not in FALLBACK_KINDS and error.kind is not ErrorKind.CONFIG
+                ):
                     raise
         raise last
 
@@ -201,18 +209,18 @@ class Registry:
         found: list[ModelInfo] = []
         for entry in self.entries:
             try:
-                await self.ask(entry)
+                await self.refresh_models(entry)
             except ApiError:
                 if not entry.settings.models:
                     continue
-            found += entry.offered()
+            found += entry.list_offered_models()
         return found
 
     def context_limit(self, model: str) -> int | None:
-        entry = self._find(model)
+        entry = self._find_entry(model)
         if entry is None or entry.problem is not None:
             return None
-        return entry.get().context_limit(model)
+        return entry.require_provider().context_limit(model)
 
     async def close(self) -> None:
         for entry in self.entries:
@@ -221,9 +229,9 @@ class Registry:
 
     # ── Routing ─────────────────────────────────────────────────────────────────────────────
 
-    async def ask(self, entry: Entry) -> None:
+    async def refresh_models(self, entry: RegisteredProvider) -> None:
         """Learns what a provider offers. Raises ApiError."""
-        entry.advertised = await entry.get().models()
+        entry.advertised_models = await entry.require_provider().models()
 
     async def default_model(self) -> str:
         """The active model; else the first configured, or advertised, of the first provider."""
@@ -232,24 +240,26 @@ class Registry:
         problems = []
         for entry in self.entries:
             try:
-                if not entry.settings.models and not entry.advertised:
-                    await self.ask(entry)
-                entry.get()
+                if not entry.settings.models and not entry.advertised_models:
+                    await self.refresh_models(entry)
+                entry.require_provider()
             except ApiError as error:
                 problems.append(error)
                 continue
-            if model := preferred(entry.settings.kind, entry.names):
-                return entry.names[0] if entry.settings.models else model
+            if model := choose_preferred_model(entry.settings.kind, entry.model_names):
+                return entry.model_names[0] if entry.settings.models else model
         if problems:
             raise problems[0]
-        raise ApiError(ErrorKind.CONFIG, self.no_model)
+        raise ApiError(ErrorKind.CONFIG, self.no_model_message)
 
-    async def _chain(self, request: Request) -> list[tuple[Entry, Request]]:
+    async def _build_fallback_chain(
+        self, request: Request
+    ) -> list[tuple[RegisteredProvider, Request]]:
         """The provider for a request, then those it falls back to, each with its own model."""
         model = request.model or await self.default_model()
-        entry = self._find(model)
+        entry = self._find_entry(model)
         if entry is None:
-            raise self._no_such(model)
+            raise self._build_unknown_model_error(model)
         chain = [(entry, replace_model(request, model))]
         seen = {entry.settings.name}
         while entry.settings.fallback and entry.settings.fallback not in seen:
@@ -257,27 +267,27 @@ class Registry:
             if entry is None:
                 break
             seen.add(entry.settings.name)
-            if not entry.names:
+            if not entry.model_names:
                 try:
-                    await self.ask(entry)
+                    await self.refresh_models(entry)
                 except ApiError:
                     continue
-            if entry.names:
-                chain.append((entry, replace_model(request, entry.names[0])))
+            if entry.model_names:
+                chain.append((entry, replace_model(request, entry.model_names[0])))
         return chain
 
-    def _find(self, model: str) -> Entry | None:
+    def _find_entry(self, model: str) -> RegisteredProvider | None:
         """The provider that lists the model; else the one that could have any."""
         if entry := self._routes.get(model):
             return entry
         for entry in self.entries:
-            if any(offered.name == model for offered in entry.advertised):
+            if any(offered.name == model for offered in entry.advertised_models):
                 return entry
         unlisted = [entry for entry in self.entries if not entry.settings.models]
         return unlisted[0] if len(unlisted) == 1 else None
 
-    def _no_such(self, model: str) -> ApiError:
-        names = sorted({name for entry in self.entries for name in entry.names})
+    def _build_unknown_model_error(self, model: str) -> ApiError:
+        names = sorted({name for entry in self.entries for name in entry.model_names})
         known = f"; there are {', '.join(names[:10])}" if names else ""
         return ApiError(ErrorKind.NOT_FOUND, f"no provider offers model {model!r}{known}")
 
@@ -295,21 +305,21 @@ async def open_registry(
     *,
     environ: Mapping[str, str] = os.environ,
     models_directory: "Path | None" = None,
-    servers: Sequence[LocalServer] = SERVERS,
-    setup: str = SETUP,
+    servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
+    setup: str = SETUP_COMMAND,
 ) -> Registry:
     """The registry a config.toml describes; where it describes none, what can be found.
 
     Raises SettingsError for a document that cannot be used.
     """
     registry = Registry(environ=environ, models_directory=models_directory, setup=setup)
-    configured = read_settings(document)
+    configured = read_provider_settings(document)
     if any(settings.fallback == "local" for settings in configured) and not any(
         settings.name == "local" for settings in configured
     ):
-        configured.append(LOCAL)
+        configured.append(LOCAL_SETTINGS)
     if not configured:
-        found = await discover(
+        found = await discover_providers(
             environ, registry.http, servers=servers, models_directory=models_directory
         )
         configured = [candidate.settings for candidate in found]
@@ -319,11 +329,11 @@ async def open_registry(
             await asyncio.to_thread(registry.add, settings)
         else:
             registry.add(settings)
-    if model := section(document, "daemon").get("model"):
-        registry.prefer(str(model))
+    if model := get_section(document, "daemon").get("model"):
+        registry.set_active(str(model))
     return registry
 
 
-def section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def get_section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = document.get(name)
     return found if isinstance(found, Mapping) else {}

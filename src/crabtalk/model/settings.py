@@ -7,10 +7,10 @@ from typing import Any
 
 from .errors import ApiError, ErrorKind
 
-KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
+PROVIDER_KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
 
 # People copy the address of a request; what is wanted is where all requests start.
-ENDPOINTS = (
+ENDPOINT_PATHS = (
     "/chat/completions",
     "/completions",
     "/embeddings",
@@ -23,7 +23,7 @@ ENDPOINTS = (
 )
 
 
-class SettingsError(ValueError):
+class ProviderSettingsError(ValueError):
     """A provider's settings cannot be used, with what to write instead."""
 
 
@@ -47,18 +47,21 @@ class ProviderSettings:
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise SettingsError(
-                f"provider {self.name!r} has kind {self.kind!r}; write one of {', '.join(KINDS)}"
+        if self.kind not in PROVIDER_KINDS:
+            raise ProviderSettingsError(
+                f"provider {self.name!r} has kind {self.kind!r}; "
+                f"write one of {', '.join(PROVIDER_KINDS)}"
             )
         for name in ("timeout", "first_token_timeout", "connect_timeout"):
             if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} of provider {self.name!r} must be above zero")
+                raise ProviderSettingsError(f"{name} of provider {self.name!r} must be above zero")
         if self.max_retries < 0:
-            raise SettingsError(f"max_retries of provider {self.name!r} must not be negative")
+            raise ProviderSettingsError(
+                f"max_retries of provider {self.name!r} must not be negative"
+            )
 
 
-FIELDS: dict[str, type | tuple[type, ...]] = {
+FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "name": str,
     "kind": str,
     "base_url": str,
@@ -73,7 +76,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "api_version": str,
 }
 
-KINDS_OF_VALUES: dict[type | tuple[type, ...], str] = {
+TYPE_DESCRIPTIONS: dict[type | tuple[type, ...], str] = {
     str: 'text: write it in "quotes"',
     list: "a list of names",
     int: "a whole number",
@@ -81,27 +84,29 @@ KINDS_OF_VALUES: dict[type | tuple[type, ...], str] = {
 }
 
 
-def read_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
+def read_provider_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
     """The providers of a config.toml, as written: variables are not filled in yet."""
     found = []
     if llm := document.get("llm"):
         if not isinstance(llm, Mapping):
-            raise SettingsError("llm must be a section: write [llm]")
+            raise ProviderSettingsError("llm must be a section: write [llm]")
         model = llm.get("model")
         rest = {key: value for key, value in llm.items() if key != "model"}
         models = {"models": [model]} if model else {}
-        found.append(read_entry({"name": "llm", **rest, **models}, "[llm]"))
+        found.append(read_provider_entry({"name": "llm", **rest, **models}, "[llm]"))
     entries = document.get("providers", [])
     if not isinstance(entries, list):
-        raise SettingsError("providers must be a list of sections: write [[providers]]")
+        raise ProviderSettingsError("providers must be a list of sections: write [[providers]]")
     for number, entry in enumerate(entries, 1):
-        found.append(read_entry(entry, f"[[providers]] number {number}"))
+        found.append(read_provider_entry(entry, f"[[providers]] number {number}"))
     names = [settings.name for settings in found]
     for settings in found:
         if names.count(settings.name) > 1:
-            raise SettingsError(f"two providers are called {settings.name!r}; names must differ")
+            raise ProviderSettingsError(
+                f"two providers are called {settings.name!r}; names must differ"
+            )
         if settings.fallback and settings.fallback not in (*names, "local"):
-            raise SettingsError(
+            raise ProviderSettingsError(
                 f"provider {settings.name!r} falls back to {settings.fallback!r}, "
                 "which is not there"
             )
@@ -110,69 +115,77 @@ def read_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
         for model in settings.models:
             other = offered.setdefault(model, settings)
             if other is not settings:
-                raise offered_twice(model, other, settings)
+                raise build_duplicate_model_error(model, other, settings)
     return found
 
 
-def offered_twice(model: str, one: "ProviderSettings", other: "ProviderSettings") -> SettingsError:
-    return SettingsError(
+def build_duplicate_model_error(
+    model: str, one: "ProviderSettings", other: "ProviderSettings"
+) -> ProviderSettingsError:
+    return ProviderSettingsError(
         f"model {model!r} is offered twice: by {one.name!r} ({one.source}) and by "
         f"{other.name!r} ({other.source}); leave it out of one"
     )
 
 
-def read_entry(entry: Any, source: str) -> ProviderSettings:
+def read_provider_entry(entry: Any, source: str) -> ProviderSettings:
     if not isinstance(entry, Mapping):
-        raise SettingsError(f"{source} must be a section")
+        raise ProviderSettingsError(f"{source} must be a section")
     name = entry.get("name", "")
     if not isinstance(name, str) or not name:
-        raise SettingsError(f'{source} has no name; give it one, such as name = "claude"')
+        raise ProviderSettingsError(f'{source} has no name; give it one, such as name = "claude"')
     values: dict[str, Any] = {"source": source}
     for key, value in entry.items():
-        if key not in FIELDS:
-            raise SettingsError(f"{source} has {key}, which means nothing there")
-        if not isinstance(value, FIELDS[key]) or isinstance(value, bool):
-            raise SettingsError(f"{key} in {source} must be {KINDS_OF_VALUES[FIELDS[key]]}")
+        if key not in FIELD_TYPES:
+            raise ProviderSettingsError(f"{source} has {key}, which means nothing there")
+        if not isinstance(value, FIELD_TYPES[key]) or isinstance(value, bool):
+            raise ProviderSettingsError(
+                f"{key} in {source} must be {TYPE_DESCRIPTIONS[FIELD_TYPES[key]]}"
+            )
         values[key] = value
     models = values.get("models", [])
     if not all(isinstance(model, str) and model for model in models):
-        raise SettingsError(f"models in {source} must be a list of names")
+        raise ProviderSettingsError(f"models in {source} must be a list of names")
     values["models"] = tuple(models)
     return ProviderSettings(**values)
 
 
-def resolve(settings: ProviderSettings, environ: Mapping[str, str]) -> ProviderSettings:
+def resolve_settings(settings: ProviderSettings, environ: Mapping[str, str]) -> ProviderSettings:
     """With `${VAR}` filled in and the base URL in order. Raises SettingsError for a gap."""
 
     def filled(key: str) -> str:
-        return expand(getattr(settings, key), environ, f"{key} of provider {settings.name!r}")
+        return expand_variables(
+            getattr(settings, key), environ, f"{key} of provider {settings.name!r}"
+        )
 
     return replace(
         settings,
-        base_url=normalise(filled("base_url"), settings.kind),
+        base_url=normalise_base_url(filled("base_url"), settings.kind),
         api_key=filled("api_key"),
         region=filled("region"),
     )
 
 
-def expand(text: str, environ: Mapping[str, str], where: str) -> str:
+def expand_variables(text: str, environ: Mapping[str, str], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         name = match[1]
         if name not in environ:
-            raise SettingsError(f"{where} uses ${{{name}}}, which is not set; export {name}")
+            raise ProviderSettingsError(
+                f"{where} uses ${{{name}}}, which is not set; export {name}"
+            )
         return environ[name]
 
     return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value, text)
 
 
-def normalise(url: str, kind: str) -> str:
+def normalise_base_url(url: str, kind: str) -> str:
     """Where requests start: no endpoint, no slash at the end, `/v1` where only a host is given."""
     url = url.strip().rstrip("/")
     if not url:
         return ""
     if "://" not in url:
         url = f"http://{url}"
-    for endpoint in ENDPOINTS:
+    for endpoint in ENDPOINT_PATHS:
         if url.endswith(endpoint):
             url = url.removesuffix(endpoint).rstrip("/")
             break
@@ -180,5 +193,5 @@ def normalise(url: str, kind: str) -> str:
     return f"{url}/v1" if kind == "openai" and not has_path else url
 
 
-def unusable(error: SettingsError, settings: ProviderSettings) -> ApiError:
+def to_config_error(error: ProviderSettingsError, settings: ProviderSettings) -> ApiError:
     return ApiError(ErrorKind.CONFIG, str(error), provider=settings.name)

@@ -16,7 +16,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class AwsCredentials:
     """A pair of keys, with a token if they are temporary; or a bearer, which needs no signing."""
 
     access_key: str = ""
@@ -25,13 +25,13 @@ class Credentials:
     bearer: str = field(default="", repr=False)
 
 
-def sign(
+def sign_request(
     method: str,
     url: str,
     headers: Mapping[str, str],
     body: bytes,
     *,
-    credentials: Credentials,
+    credentials: AwsCredentials,
     region: str,
     service: str,
     moment: float,
@@ -45,12 +45,12 @@ def sign(
     signed = {**headers, "X-Amz-Date": stamp}
     if credentials.session_token:
         signed["X-Amz-Security-Token"] = credentials.session_token
-    names, canonical = canonical_request(method, url, signed, body)
+    names, canonical = build_canonical_request(method, url, signed, body)
     to_sign = "\n".join([ALGORITHM, stamp, scope, hashlib.sha256(canonical).hexdigest()])
     key = f"AWS4{credentials.secret_key}".encode()
     for part in scope.split("/"):
-        key = digest(key, part)
-    signature = digest(key, to_sign).hex()
+        key = compute_hmac(key, part)
+    signature = compute_hmac(key, to_sign).hex()
     signed["Authorization"] = (
         f"{ALGORITHM} Credential={credentials.access_key}/{scope}, "
         f"SignedHeaders={names}, Signature={signature}"
@@ -58,19 +58,19 @@ def sign(
     return signed
 
 
-def canonical_request(
+def build_canonical_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[str, bytes]:
     """The names of the headers in it, and the request in the one form both sides agree on."""
     parts = urlsplit(url)
     values = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
-    values["host"] = host_of(parts)
+    values["host"] = format_host(parts)
     names = ";".join(sorted(values))
     lines = [
         method,
         # Escaped once more, on top of the escapes it has: so says AWS for all but S3.
         quote(parts.path or "/", safe="/~"),
-        "&".join(f"{name}={value}" for name, value in sorted(query_of(parts))),
+        "&".join(f"{name}={value}" for name, value in sorted(split_query(parts))),
         *(f"{name}:{values[name]}" for name in sorted(values)),
         "",
         names,
@@ -79,14 +79,14 @@ def canonical_request(
     return names, "\n".join(lines).encode()
 
 
-def query_of(parts: SplitResult) -> list[tuple[str, str]]:
+def split_query(parts: SplitResult) -> list[tuple[str, str]]:
     if not parts.query:
         return []
     split = (pair.partition("=") for pair in parts.query.split("&"))
     return [(name, value) for name, _, value in split]
 
 
-def host_of(parts: SplitResult) -> str:
+def format_host(parts: SplitResult) -> str:
     """As HTTP clients put it into the Host header: the port only where it is not the usual one."""
     host = parts.hostname or ""
     if ":" in host:
@@ -96,5 +96,5 @@ def host_of(parts: SplitResult) -> str:
     return f"{host}:{parts.port}"
 
 
-def digest(key: bytes, text: str) -> bytes:
+def compute_hmac(key: bytes, text: str) -> bytes:
     return hmac.digest(key, text.encode(), "sha256")

@@ -2,67 +2,72 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
-from .defaults import DESCRIPTIONS, WORDS, Mode, ToolInScope, parse_mode
+from .defaults import MODE_DESCRIPTIONS, MODE_LABELS, Mode, ToolInScope, parse_mode
 from .file_access import FileAccess
-from .origins import Owners, Standing, is_trusted
-from .policy import Decision, Policy, Verdict, sandbox_above
-from .rules import Permissions, Request, Rule, parse_rule
+from .origins import Owners, TrustLevel, is_trusted
+from .policy import Decision, Policy, PolicyVerdict, find_caller_sandbox
+from .rules import PermissionRequest, Permissions, Rule, parse_rule
 
 if TYPE_CHECKING:
     from .approvals import (
         ALLOW,
         ALWAYS,
         DENY,
-        Answer,
-        Asked,
+        ApprovalAnswer,
+        ApprovalQuestion,
         build_question,
-        digest_of,
-        read_answer,
+        compute_digest,
+        parse_answer,
     )
-    from .explanation import Explanation, ToolLine, explain_permissions, kinds_table
+    from .explanation import Explanation, ToolExplanation, build_kinds_table, explain_permissions
 
 __all__ = [
     "ALLOW",
     "ALWAYS",
     "DENY",
-    "DESCRIPTIONS",
-    "WORDS",
-    "Answer",
-    "Asked",
+    "MODE_DESCRIPTIONS",
+    "MODE_LABELS",
+    "ApprovalAnswer",
+    "ApprovalQuestion",
     "Decision",
     "Explanation",
     "FileAccess",
     "Mode",
     "Owners",
+    "PermissionRequest",
     "Permissions",
     "Policy",
-    "Request",
+    "PolicyVerdict",
     "Rule",
-    "Standing",
+    "ToolExplanation",
     "ToolInScope",
-    "ToolLine",
-    "Verdict",
+    "TrustLevel",
+    "build_kinds_table",
     "build_question",
-    "digest_of",
+    "compute_digest",
     "explain_permissions",
+    "find_caller_sandbox",
     "is_trusted",
-    "kinds_table",
+    "parse_answer",
     "parse_mode",
     "parse_rule",
-    "read_answer",
-    "sandbox_above",
 ]
 
 # Needed when people are asked something, or ask.
-__getattr__ = late(
+__getattr__ = load_lazily(
     __name__,
     {
         "approvals": (
-            *("ALLOW", "ALWAYS", "DENY", "Answer", "Asked"),
-            *("build_question", "digest_of", "read_answer"),
+            *("ALLOW", "ALWAYS", "DENY", "ApprovalAnswer", "ApprovalQuestion"),
+            *("build_question", "compute_digest", "parse_answer"),
         ),
-        "explanation": ("Explanation", "ToolLine", "explain_permissions", "kinds_table"),
+        "explanation": (
+            "Explanation",
+            "ToolExplanation",
+            "explain_permissions",
+            "build_kinds_table",
+        ),
     },
 )

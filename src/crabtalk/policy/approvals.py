@@ -13,23 +13,23 @@ from typing import Any
 import msgspec
 
 from crabtalk.invisible import is_invisible
-from crabtalk.runtime import Approval, AskOption, AskQuestion, ToolDispatch
+from crabtalk.runtime import ApprovalRequest, AskOption, AskQuestion, ToolDispatch
 
-from .rules import Request
+from .rules import PermissionRequest
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 # What people type, and what clients of earlier versions send.
-YES = {"allow", "yes", "y", "ok"}
-PATTERN_SIGNS = frozenset("*?[")
+YES_WORDS = {"allow", "yes", "y", "ok"}
+PATTERN_CHARACTERS = frozenset("*?[")
 ALWAYS_WORDS = {"always", "always here"}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True):
     is_allowed: bool
     is_always: bool = False
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ApprovalQuestion(msgspec.Struct, frozen=True):
     """A question, and the rules that "Always" would remember."""
 
     question: AskQuestion
@@ -40,17 +40,17 @@ class Asked(msgspec.Struct, frozen=True):
         return self.question.approval.digest if self.question.approval is not None else ""
 
 
-def build_question(request: Request, reason: str, *, for_owner: bool) -> Asked:
+def build_question(request: PermissionRequest, reason: str, *, for_owner: bool) -> ApprovalQuestion:
     call = request.call
     rules = suggest_rules(request)
-    approval = Approval(
+    approval = ApprovalRequest(
         agent=call.agent,
         tool=call.name,
         call=describe_call(request),
-        cwd=make_visible(str(call.cwd)),
-        env=command_environment(request),
+        cwd=escape_invisible(str(call.cwd)),
+        env=list_command_variables(request),
         always=describe_rules(rules),
-        digest=digest_of(call),
+        digest=compute_digest(call),
         requested_by=call.run.origin,
         for_owner=for_owner,
         reason=reason,
@@ -58,9 +58,9 @@ def build_question(request: Request, reason: str, *, for_owner: bool) -> Asked:
     options = [AskOption(ALLOW, "this once"), AskOption(DENY, "the agent is told so")]
     if rules:
         options.append(AskOption(ALWAYS, approval.always))
-    return Asked(
+    return ApprovalQuestion(
         AskQuestion(
-            question=describe_in_full(approval),
+            question=describe_approval(approval),
             header=call.name,
             options=tuple(options),
             approval=approval,
@@ -69,54 +69,54 @@ def build_question(request: Request, reason: str, *, for_owner: bool) -> Asked:
     )
 
 
-def digest_of(call: ToolDispatch) -> str:
+def compute_digest(call: ToolDispatch) -> str:
     """Of everything that decides what the call does."""
     parts = [call.agent, call.name, call.arguments, str(call.cwd)]
     data = json.dumps(parts, ensure_ascii=True).encode()
     return hashlib.sha256(data).hexdigest()
 
 
-def describe_call(request: Request) -> str:
+def describe_call(request: PermissionRequest) -> str:
     """The whole call as a person reads it: a command as it is, an edit as what goes and what comes,
     anything else as its arguments."""
     arguments = dict(request.arguments)
     if not arguments:
-        return make_visible(request.call.arguments)
+        return escape_invisible(request.call.arguments)
     lines: list[str] = []
     if request.access.kind == "shell" and isinstance(arguments.get("command"), str):
         arguments.pop("env", None)
-        lines.append(make_visible(str(arguments.pop("command"))))
+        lines.append(escape_invisible(str(arguments.pop("command"))))
     elif request.access.kind == "edit":
-        lines.append(make_visible(str(arguments.pop("path", ""))))
+        lines.append(escape_invisible(str(arguments.pop("path", ""))))
         for key, sign in (("old_string", "-"), ("new_string", "+")):
             if key in arguments:
-                text = make_visible(str(arguments.pop(key)))
+                text = escape_invisible(str(arguments.pop(key)))
                 lines += [f"{sign} {line}" for line in text.split("\n")]
     for key, value in arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines.append(f"{make_visible(key)}: {make_visible(text)}")
+        lines.append(f"{escape_invisible(key)}: {escape_invisible(text)}")
     return "\n".join(lines)
 
 
-def command_environment(request: Request) -> dict[str, str]:
+def list_command_variables(request: PermissionRequest) -> dict[str, str]:
     """The variables a call sets for its command."""
     env = request.arguments.get("env") if request.access.kind == "shell" else None
     if not isinstance(env, dict):
         return {}
-    return {make_visible(str(key)): make_visible(str(value)) for key, value in env.items()}
+    return {escape_invisible(str(key)): escape_invisible(str(value)) for key, value in env.items()}
 
 
-def describe_in_full(approval: Approval) -> str:
+def describe_approval(approval: ApprovalRequest) -> str:
     """All of it as one text, for clients that show a question as it is."""
     lines = [f"May {approval.agent} call {approval.tool}? {approval.reason}", approval.call]
     lines += [f"with {name}={value}" for name, value in approval.env.items()]
     lines.append(f"in {approval.cwd}")
     if approval.for_owner:
-        lines.append(f"for {make_visible(approval.requested_by)}")
+        lines.append(f"for {escape_invisible(approval.requested_by)}")
     return "\n".join(lines)
 
 
-def make_visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The same with control and invisible characters spelled out; line feeds and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
@@ -128,23 +128,25 @@ def make_visible(text: str) -> str:
     )
 
 
-def suggest_rules(request: Request) -> tuple[str, ...]:
+def suggest_rules(request: PermissionRequest) -> tuple[str, ...]:
     """What "Always" would remember for this call; nothing where no rule is safe."""
     call = request.call
     match request.access.kind:
         case "shell":
             if request.arguments.get("env"):
                 return ()
-            from .shell_suggestions import suggest_rule  # late, as all of the shell parser
+            from .shell_suggestions import suggest_shell_rules  # late, as all of the shell parser
 
-            return tuple(f"bash({rule})" for rule in suggest_rule(request.access.target) or ())
+            return tuple(
+                f"bash({rule})" for rule in suggest_shell_rules(request.access.target) or ()
+            )
         case "edit":
             path = request.path
-            if path is None or PATTERN_SIGNS & set(str(path)):
+            if path is None or PATTERN_CHARACTERS & set(str(path)):
                 return ()  # the rule would be about other files too
             return (f"{call.name}({path})",)
         case "mcp":
-            if not request.names or PATTERN_SIGNS & set(request.names[0]):
+            if not request.names or PATTERN_CHARACTERS & set(request.names[0]):
                 return ()
             return (f"mcp({request.names[0]})",)
         case "delegate":
@@ -159,7 +161,7 @@ def describe_rules(rules: Sequence[str]) -> str:
 
 def describe_rule(rule: str) -> str:
     tool, _, rest = rule.partition("(")
-    pattern = make_visible(rest.removesuffix(")"))
+    pattern = escape_invisible(rest.removesuffix(")"))
     if tool == "bash":
         is_prefix = pattern.endswith(":*")
         command = pattern.removesuffix(":*")
@@ -173,14 +175,16 @@ def describe_rule(rule: str) -> str:
     return f"{what}, in this conversation"
 
 
-def read_answer(asked: Asked, reply: str | None, *, is_only_one: bool) -> Answer:
+def parse_answer(
+    asked: ApprovalQuestion, reply: str | None, *, is_only_one: bool
+) -> ApprovalAnswer:
     """What a reply says about a question. No answer, and any but a yes, is a no.
 
     Forms answer with a JSON object from question to label. A bare word counts only where one thing
     was asked: else it would allow what the person may not have looked at.
     """
     if reply is None:
-        return Answer(False)
+        return ApprovalAnswer(False)
     given: Any
     try:
         given = json.loads(reply)
@@ -192,4 +196,4 @@ def read_answer(asked: Asked, reply: str | None, *, is_only_one: bool) -> Answer
         given = ""
     word = str(given).strip().lower()
     is_always = word in ALWAYS_WORDS and bool(asked.rules)
-    return Answer(word in YES or word in ALWAYS_WORDS, is_always)
+    return ApprovalAnswer(word in YES_WORDS or word in ALWAYS_WORDS, is_always)

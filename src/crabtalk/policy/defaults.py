@@ -17,22 +17,22 @@ class Mode(IntEnum):
     AUTO = 3
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower().replace("_", "-")
 
 
 # What each does, in a sentence for people.
-DESCRIPTIONS = {
+MODE_DESCRIPTIONS = {
     Mode.PLAN: "reads only: what could change something is refused",
     Mode.ASK: "reads and harmless commands run; edits and other commands ask first",
     Mode.ACCEPT_EDITS: "edits of files run too; other commands ask first",
     Mode.AUTO: "everything runs that the agent's file allows",
 }
-_BY_WORD = {mode.word: mode for mode in Mode}
-WORDS = tuple(_BY_WORD)
+_MODES_BY_LABEL = {mode.label: mode for mode in Mode}
+MODE_LABELS = tuple(_MODES_BY_LABEL)
 
 # What tools touch, in words for people, in the order the docs list them.
-KINDS = {
+KIND_DESCRIPTIONS = {
     "read": "reads a file",
     "edit": "changes a file",
     "shell": "runs a command",
@@ -49,7 +49,7 @@ KINDS = {
 ALLOW, ASK, DENY = "allow", "ask", "deny"
 
 # Kind → what each mode says: plan, ask, accept-edits, auto.
-BY_MODE: dict[str, tuple[str, str, str, str]] = {
+KIND_DECISIONS: dict[str, tuple[str, str, str, str]] = {
     "read": (ALLOW, ALLOW, ALLOW, ALLOW),
     "edit": (DENY, ASK, ALLOW, ALLOW),
     "shell": (DENY, ASK, ASK, ALLOW),  # commands that only read are allowed in all of them
@@ -93,23 +93,23 @@ class ToolInScope(msgspec.Struct, frozen=True):
     is_offered: bool
 
 
-def default_verdict(kind: str, mode: Mode) -> tuple[str, str]:
+def decide_by_default(kind: str, mode: Mode) -> tuple[str, str]:
     """The decision, and why."""
-    decision = BY_MODE.get(kind, BY_MODE["other"])[mode]
-    does = KINDS.get(kind, KINDS["other"])
+    decision = KIND_DECISIONS.get(kind, KIND_DECISIONS["other"])[mode]
+    does = KIND_DESCRIPTIONS.get(kind, KIND_DESCRIPTIONS["other"])
     match decision:
         case "allow":
-            return decision, f"allowed in mode {mode.word}"
+            return decision, f"allowed in mode {mode.label}"
         case "ask":
-            return decision, f"mode {mode.word} asks before it {does}"
-    return decision, f"mode {mode.word} refuses a call that {does}"
+            return decision, f"mode {mode.label} asks before it {does}"
+    return decision, f"mode {mode.label} refuses a call that {does}"
 
 
 def parse_mode(word: str) -> Mode:
     """Raises ValueError with a sentence for what is no mode."""
     try:
-        return _BY_WORD[word]
+        return _MODES_BY_LABEL[word]
     except KeyError:
         raise ValueError(
-            f"there is no mode {word[:40]!r}; the modes are {', '.join(WORDS)}"
+            f"there is no mode {word[:40]!r}; the modes are {', '.join(MODE_LABELS)}"
         ) from None

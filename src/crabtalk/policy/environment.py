@@ -7,7 +7,7 @@ names, so it is no sandbox: it keeps the text of a command the whole truth about
 
 import re
 
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # Matched in upper case. Each family reads code, options or the names of programs from its names.
 REFUSED_PREFIXES = (
@@ -58,19 +58,19 @@ REFUSED_NAMES = frozenset(
     }
 )
 # Most variables of git can run a program; these say who commits, and when.
-ALLOWED = re.compile(r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)\Z|GIT_TERMINAL_PROMPT\Z")
+ALLOWED_NAMES = re.compile(r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)\Z|GIT_TERMINAL_PROMPT\Z")
 
 
 def is_variable_name(name: str) -> bool:
     """Whether a shell could have a variable of this name; exported functions have others."""
-    return VARIABLE.match(name) is not None
+    return VARIABLE_NAME.match(name) is not None
 
 
-def changes_what_runs(name: str) -> bool:
+def can_change_programs(name: str) -> bool:
     """Whether a variable of this name may load code into a command or start another program."""
     if not is_variable_name(name):
         return True
     upper = name.upper()
-    if ALLOWED.match(upper):
+    if ALLOWED_NAMES.match(upper):
         return False
     return upper in REFUSED_NAMES or upper.startswith(REFUSED_PREFIXES)

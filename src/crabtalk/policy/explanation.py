@@ -12,29 +12,29 @@ import msgspec
 from crabtalk.storage import Agent
 
 from .defaults import (
-    KINDS,
+    KIND_DESCRIPTIONS,
     STRANGER_DENIALS,
     STRANGER_LIMITS,
     Mode,
     ToolInScope,
-    default_verdict,
+    decide_by_default,
 )
-from .origins import Standing
-from .policy import Policy, stranger_folders
+from .origins import TrustLevel
+from .policy import Policy, list_stranger_folders
 from .rules import Permissions, Rule
 
 
-class ToolLine(msgspec.Struct, frozen=True):
+class ToolExplanation(msgspec.Struct, frozen=True):
     tool: str
     verdict: str
     reason: str
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    standing: Standing
-    standing_reason: str
+    trust_level: TrustLevel
+    trust_reason: str
     mode: Mode
-    tools: tuple[ToolLine, ...]
+    tools: tuple[ToolExplanation, ...]
     notes: tuple[str, ...]
 
 
@@ -45,32 +45,36 @@ def explain_permissions(
     mode: Mode,
     tools: Sequence[ToolInScope],
 ) -> Explanation:
-    standing = policy.owners.standing(sender, (agent,))
+    standing = policy.owners.find_trust_level(sender, (agent,))
     lines = tuple(explain_tool(agent, sender, standing, mode, tool) for tool in tools)
     notes = collect_notes(policy, agent, sender, standing)
-    return Explanation(standing, policy.owners.explain(sender, agent), mode, lines, notes)
+    return Explanation(
+        standing, policy.owners.explain_trust_level(sender, agent), mode, lines, notes
+    )
 
 
 def explain_tool(
-    agent: Agent, sender: str, standing: Standing, mode: Mode, tool: ToolInScope
-) -> ToolLine:
+    agent: Agent, sender: str, standing: TrustLevel, mode: Mode, tool: ToolInScope
+) -> ToolExplanation:
     name, names, kind = tool.name, tool.names, tool.kind
     if not tool.is_offered:
-        return ToolLine(name, "deny", f"the file of {agent.name} does not offer it")
-    permissions = Permissions.of(agent)
-    is_stranger = standing is Standing.STRANGER
-    if (denied := whole_tool_rule(permissions.deny, names, kind)) is not None:
-        return ToolLine(name, "deny", f"the file of {agent.name} denies {denied}")
+        return ToolExplanation(name, "deny", f"the file of {agent.name} does not offer it")
+    permissions = Permissions.from_agent(agent)
+    is_stranger = standing is TrustLevel.STRANGER
+    if (denied := find_whole_tool_rule(permissions.deny, names, kind)) is not None:
+        return ToolExplanation(name, "deny", f"the file of {agent.name} denies {denied}")
     if is_stranger and kind in STRANGER_DENIALS:
-        opened = rules_about(permissions.strangers, names, kind)
+        opened = find_tool_rules(permissions.strangers, names, kind)
         if not opened:
             sentence = STRANGER_DENIALS[kind].format(sender=repr(sender[:80]), agent=agent.name)
             verdict = "allow" if kind == "delegate" else "deny"
-            return ToolLine(name, verdict, "workers only" if kind == "delegate" else sentence)
-    decision, reason = default_verdict(kind, mode)
+            return ToolExplanation(
+                name, verdict, "workers only" if kind == "delegate" else sentence
+            )
+    decision, reason = decide_by_default(kind, mode)
     is_planned = mode is Mode.PLAN and decision == "deny"  # whatever is allowed elsewhere
-    asked = whole_tool_rule(permissions.ask, names, kind)
-    allowed = whole_tool_rule(permissions.allow, names, kind)
+    asked = find_whole_tool_rule(permissions.ask, names, kind)
+    allowed = find_whole_tool_rule(permissions.allow, names, kind)
     if asked is not None and not is_planned:
         decision, reason = "ask", f"the file of {agent.name} asks before {asked}"
     elif allowed is not None and not is_planned:
@@ -84,7 +88,7 @@ def explain_tool(
             ("asks:", permissions.ask),
             ("allowed:", permissions.allow),
         )
-        for rule in rules_about(rules, names, kind)
+        for rule in find_tool_rules(rules, names, kind)
         if rule.pattern is not None
     ]
     if is_stranger and kind in STRANGER_DENIALS:
@@ -93,10 +97,10 @@ def explain_tool(
         partial.insert(0, limit)
     if is_stranger and decision == "ask":
         partial.append("the owner is asked, not the sender")
-    return ToolLine(name, decision, "; ".join([reason, *partial]))
+    return ToolExplanation(name, decision, "; ".join([reason, *partial]))
 
 
-def rules_about(rules: Sequence[Rule], names: Sequence[str], kind: str) -> list[Rule]:
+def find_tool_rules(rules: Sequence[Rule], names: Sequence[str], kind: str) -> list[Rule]:
     return [
         rule
         for rule in rules
@@ -109,19 +113,21 @@ def rules_about(rules: Sequence[Rule], names: Sequence[str], kind: str) -> list[
     ]
 
 
-def whole_tool_rule(rules: Sequence[Rule], names: Sequence[str], kind: str) -> Rule | None:
+def find_whole_tool_rule(rules: Sequence[Rule], names: Sequence[str], kind: str) -> Rule | None:
     """A rule about every call of a tool."""
     return next(
         (
             rule
-            for rule in rules_about(rules, names, kind)
+            for rule in find_tool_rules(rules, names, kind)
             if rule.pattern is None or rule.tool == "mcp"
         ),
         None,
     )
 
 
-def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing) -> tuple[str, ...]:
+def collect_notes(
+    policy: Policy, agent: Agent, sender: str, standing: TrustLevel
+) -> tuple[str, ...]:
     """What holds for all tools."""
     notes: list[str] = []
     bash = agent.hooks.get("bash", {})
@@ -129,15 +135,15 @@ def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing)
         notes.append(f"commands run in a sandbox ({bash['sandbox']}), and so do those of delegates")
     if bash.get("deny"):
         notes.append(f"commands denied: {', '.join(map(str, bash['deny']))}")
-    if standing is Standing.STRANGER and policy.home is not None:
-        folder = policy.working_directory(agent, sender, policy.home)
-        opened = ", ".join(map(str, (folder, *stranger_folders((agent,), "read", "edit"))))
+    if standing is TrustLevel.STRANGER and policy.home is not None:
+        folder = policy.find_working_directory(agent, sender, policy.home)
+        opened = ", ".join(map(str, (folder, *list_stranger_folders((agent,), "read", "edit"))))
         notes.append(f"files: only in {opened}")
     elif roots := agent.hooks.get("files", {}).get("roots"):
         notes.append(f"files: only in {', '.join(map(str, roots))}")
     else:
         notes.append("files: all this account may use, but for the daemon's home and processes")
-    if standing is Standing.OWNER:
+    if standing is TrustLevel.OWNER:
         notes.append("memory: your notes, and those the agent wrote while you spoke")
     else:
         notes.append("memory and sessions: only the sender's own")
@@ -145,11 +151,11 @@ def collect_notes(policy: Policy, agent: Agent, sender: str, standing: Standing)
     return tuple(notes)
 
 
-def kinds_table() -> list[tuple[str, ...]]:
+def build_kinds_table() -> list[tuple[str, ...]]:
     """Rows for the docs: what a tool does, what each mode says, what strangers may."""
     rows: list[tuple[str, ...]] = []
-    for kind, words in KINDS.items():
-        modes = [default_verdict(kind, mode)[0] for mode in Mode]
+    for kind, words in KIND_DESCRIPTIONS.items():
+        modes = [decide_by_default(kind, mode)[0] for mode in Mode]
         stranger = (
             "denied"
             if kind == "shell"

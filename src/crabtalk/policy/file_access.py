@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 # The folders of the home that agents may use: what people send them, and skills, which they read.
-FILES = "files"
-SKILLS = "skills"
-PROCESSES = re.compile(r"/proc/(?:\d+|self|thread-self)(?:/|$)")
+FILES_FOLDER = "files"
+SKILLS_FOLDER = "skills"
+PROCESS_PATH = re.compile(r"/proc/(?:\d+|self|thread-self)(?:/|$)")
 
 
 class FileAccess(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class FileAccess(msgspec.Struct, frozen=True):
                 f"permission denied: files may be changed in {allowed} only, and {shown} is "
                 "outside of it; stay inside"
             )
-        if PROCESSES.match(str(real)):
+        if PROCESS_PATH.match(str(real)):
             return (
                 f"permission denied: {shown} is about a running process, which file tools do not "
                 "read; use another file"
@@ -55,7 +55,7 @@ class FileAccess(msgspec.Struct, frozen=True):
             if not any(is_inside(real, folder) for folder in opened):
                 return (
                     f"permission denied: {shown} is in the daemon's home, which is closed to file "
-                    f"tools; agents may use its folder {FILES}/ and read {SKILLS}/"
+                    f"tools; agents may use its folder {FILES_FOLDER}/ and read {SKILLS_FOLDER}/"
                 )
         return None
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from .harmless_git import is_harmless_git
 from .harmless_options import (
     FIND_TESTS,
-    HARMLESS,
-    MOST_ARGUMENTS,
-    NO_PATHS,
-    PATTERN_FIRST,
-    RECURSIVE,
+    HARMLESS_PROGRAMS,
+    MAX_ARGUMENTS,
+    PROGRAMS_WITH_PATTERN,
+    PROGRAMS_WITHOUT_PATHS,
+    RECURSIVE_PROGRAMS,
     VERSION_PROGRAMS,
     VERSION_WORDS,
 )
@@ -24,7 +24,7 @@ from .shell_options import UnknownOptionError, parse_options
 from .shell_parser import parse_commands
 
 
-def is_harmless(line: str, cwd: Path, home: Path) -> bool:
+def is_harmless_line(line: str, cwd: Path, home: Path) -> bool:
     """Whether every command of the line is on the list. It looks at the file system, so call it
     from a thread where that may be slow."""
     try:
@@ -38,7 +38,7 @@ def is_harmless_command(command: SimpleCommand, cwd: Path, home: Path) -> bool:
     if (
         not command.is_literal
         or command.assignments
-        or command.via
+        or command.wrapper_programs
         or command.is_guess
         or "/" in command.path
     ):
@@ -49,49 +49,55 @@ def is_harmless_command(command: SimpleCommand, cwd: Path, home: Path) -> bool:
         if redirect.operator in ("<", "n<") and not is_inside(redirect.target.text, cwd, home):
             return False
     try:
-        return check_arguments(command, cwd, home)
+        return has_harmless_arguments(command, cwd, home)
     except (UnknownOptionError, UnreadableCommandError, OSError, RuntimeError, ValueError):
         return False
 
 
-def check_arguments(command: SimpleCommand, cwd: Path, home: Path) -> bool:
+def has_harmless_arguments(command: SimpleCommand, cwd: Path, home: Path) -> bool:
     program, words = command.program, [word.text for word in command.words]
     if len(words) == 1 and words[0] in VERSION_WORDS.get(program, ("--version",)):
         return program in VERSION_PROGRAMS
     if program == "git":
-        return is_harmless_git(words, cwd) and all_inside(git_paths(words), cwd, home)
+        return is_harmless_git(words, cwd) and are_all_inside(list_git_paths(words), cwd, home)
     if program == "find":
         return is_harmless_find(words, cwd, home)
     if program == "command":
         return len(words) == 2 and words[0] in ("-v", "-V") and not words[1].startswith("-")
     if program == "[":
-        return all_inside(words, cwd, home)
-    options = HARMLESS.get(program)
+        return are_all_inside(words, cwd, home)
+    options = HARMLESS_PROGRAMS.get(program)
     if options is None:
         return False
     parsed = parse_options(options, command.words, permute=True)
-    if len(parsed.rest) > MOST_ARGUMENTS.get(program, len(parsed.rest)):
+    if len(parsed.rest) > MAX_ARGUMENTS.get(program, len(parsed.rest)):
         return False
     if program == "date":
         return all(word.text.startswith("+") for word in parsed.rest)
     if program == "jq" and re.search(r"env|import|include|input_", "".join(words), re.IGNORECASE):
         return False  # shows the environment, or reads further files
-    if program in NO_PATHS:
+    if program in PROGRAMS_WITHOUT_PATHS:
         return True
     paths = [word.text for word in parsed.rest]
-    if program in PATTERN_FIRST and not parsed.names & {"e", "f", "regexp", "file", "from-file"}:
+    if program in PROGRAMS_WITH_PATTERN and not parsed.names & {
+        "e",
+        "f",
+        "regexp",
+        "file",
+        "from-file",
+    }:
         paths = paths[1:]
     paths += [value.text for name, value in parsed.values if name not in ("e", "regexp")]
-    is_recursive = program in RECURSIVE or bool(
+    is_recursive = program in RECURSIVE_PROGRAMS or bool(
         parsed.names & {"r", "R", "recursive", "dereference-recursive"}
     )
-    if is_recursive and not has_path(parsed.rest, program):
+    if is_recursive and not has_path_argument(parsed.rest, program):
         paths.append(".")
-    return all_inside(paths, cwd, home, is_recursive)
+    return are_all_inside(paths, cwd, home, is_recursive)
 
 
-def has_path(rest: Sequence[object], program: str) -> bool:
-    return len(rest) > (1 if program in PATTERN_FIRST else 0)
+def has_path_argument(rest: Sequence[object], program: str) -> bool:
+    return len(rest) > (1 if program in PROGRAMS_WITH_PATTERN else 0)
 
 
 def is_harmless_find(words: Sequence[str], cwd: Path, home: Path) -> bool:
@@ -105,15 +111,15 @@ def is_harmless_find(words: Sequence[str], cwd: Path, home: Path) -> bool:
             paths.append(word)
     if not words or words[0].startswith(("-", "(", "!")):
         paths.append(".")
-    return all_inside(paths, cwd, home, is_recursive=True)
+    return are_all_inside(paths, cwd, home, is_recursive=True)
 
 
-def git_paths(words: Sequence[str]) -> list[str]:
+def list_git_paths(words: Sequence[str]) -> list[str]:
     """Arguments that could be paths. In `HEAD:path` the path is inside the repository."""
     return [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
 
 
-def all_inside(paths: Sequence[str], cwd: Path, home: Path, is_recursive: bool = False) -> bool:
+def are_all_inside(paths: Sequence[str], cwd: Path, home: Path, is_recursive: bool = False) -> bool:
     return all(is_inside(path, cwd, home, is_recursive) for path in paths)
 
 

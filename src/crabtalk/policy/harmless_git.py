@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-LIMIT = 64 * 1024  # bytes of a settings file
-LARGEST_INDEX = 16 * 1024 * 1024
+MAX_SETTINGS_BYTES = 64 * 1024  # bytes of a settings file
+MAX_INDEX_BYTES = 16 * 1024 * 1024
 RUNS_PROGRAMS = re.compile(
     rb"(?i)fsmonitor|textconv|external|pager|hookspath|\binclude|sshcommand|command|filter|clean|process"
     rb"|editor|askpass|helper|gpg|program|alias|difftool|mergetool|worktree\s*=|\[\s*diff|tool"
 )
-COMMON = (
+COMMON_OPTIONS = (
     r"--oneline|--stat|--shortstat|--numstat|--name-only|--name-status|--no-color|--color(=\w+)?|--graph"
     r"|--all|--decorate(=\w+)?|--no-decorate|--summary|--no-merges|--merges|--reverse|--first-parent"
     r"|-\d+|-n|-n\d+|--max-count=\d+|--since=[^/]*|--until=[^/]*|--after=[^/]*|--before=[^/]*"
@@ -27,8 +27,8 @@ COMMON = (
 SUBCOMMANDS: dict[str, str] = {
     "blame": r"-L\d+,\d+|-w|-s|-e|-l|-t|--date=\w+|--porcelain|--",
     "describe": r"--tags|--always|--dirty|--long|--all|--abbrev=\d+|--exact-match",
-    "diff": COMMON,
-    "log": COMMON,
+    "diff": COMMON_OPTIONS,
+    "log": COMMON_OPTIONS,
     "ls-files": r"-o|-m|-d|-c|-s|-z|--others|--modified|--deleted|--cached|--stage"
     r"|--exclude-standard|--",
     "ls-tree": r"-r|-l|-t|-d|-z|--name-only|--full-tree|--",
@@ -38,12 +38,12 @@ SUBCOMMANDS: dict[str, str] = {
     "rev-parse": r"--show-toplevel|--abbrev-ref|--short(=\d+)?|--verify|--git-dir"
     r"|--is-inside-work-tree|--show-prefix|--quiet|-q|HEAD",
     "shortlog": r"-s|-n|-e|-sn|-sne|--all|--no-merges",
-    "show": COMMON,
+    "show": COMMON_OPTIONS,
     "status": r"-s|-b|-sb|-bs|-u|-uno|-uall|-unormal|--short|--branch|--porcelain(=v?\d)?|--long"
     r"|--ignored|--untracked-files(=\w+)?|-z|-v|--show-stash|--ahead-behind|--no-renames|--",
 }
 # Subcommands that change something when they get a name: only these words may follow.
-LISTINGS: dict[str, str] = {
+LISTING_SUBCOMMANDS: dict[str, str] = {
     "branch": r"-a|-r|-v|-vv|-av|-avv|-rv|--all|--remotes|--list|-l|--show-current|--verbose"
     r"|--no-color|--color(=\w+)?|--sort=[\w:-]+|--format=.*|--merged|--no-merged",
     "remote": r"-v|--verbose",
@@ -58,8 +58,8 @@ def is_harmless_git(words: Sequence[str], cwd: Path) -> bool:
     if not words:
         return False
     name, rest = words[0], words[1:]
-    if name in LISTINGS:
-        is_reading = all(re.fullmatch(LISTINGS[name], word) for word in rest)
+    if name in LISTING_SUBCOMMANDS:
+        is_reading = all(re.fullmatch(LISTING_SUBCOMMANDS[name], word) for word in rest)
         if name in ("stash", "worktree") and not rest:
             return False
     elif name in SUBCOMMANDS:
@@ -80,14 +80,14 @@ def has_plain_settings(cwd: Path) -> bool:
             return False  # a bare repository, or the inside of one
         git = directory / ".git"
         if git.is_file():
-            found = re.match(r"gitdir: (.+)\n?$", read_start(git).decode("utf-8", "replace"))
+            found = re.match(r"gitdir: (.+)\n?$", read_limited(git).decode("utf-8", "replace"))
             if found is None:
                 return False
             git = directory / found[1]
         if git.is_dir():
             common = git
             if (git / "commondir").is_file():
-                common = git / read_start(git / "commondir").decode("utf-8", "replace").strip()
+                common = git / read_limited(git / "commondir").decode("utf-8", "replace").strip()
             files = (
                 git / "config",
                 git / "config.worktree",
@@ -95,17 +95,17 @@ def has_plain_settings(cwd: Path) -> bool:
                 common / "config.worktree",
             )
             return not has_nested_repositories(git / "index") and not any(
-                RUNS_PROGRAMS.search(read_start(file)) for file in files if file.exists()
+                RUNS_PROGRAMS.search(read_limited(file)) for file in files if file.exists()
             )
     return True
 
 
 def has_nested_repositories(index: Path) -> bool:
     """Git looks into them with their own settings. The index has their mode, 0160000."""
-    return index.exists() and b"\0\0\xe0\0" in read_start(index, LARGEST_INDEX)
+    return index.exists() and b"\0\0\xe0\0" in read_limited(index, MAX_INDEX_BYTES)
 
 
-def read_start(path: Path, limit: int = LIMIT) -> bytes:
+def read_limited(path: Path, limit: int = MAX_SETTINGS_BYTES) -> bytes:
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:

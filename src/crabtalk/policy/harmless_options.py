@@ -1,36 +1,38 @@
 """The list of programs that only read, with the options each may have."""
 
-from .shell_commands import name_set
-from .shell_options import Wrapper, split_names
+from .shell_commands import split_name_set
+from .shell_options import OptionSpec, split_names
 
-HARMLESS: dict[str, Wrapper] = {
-    "basename": Wrapper("az", "s", long=split_names("multiple suffix= zero")),
-    "cat": Wrapper(
+HARMLESS_PROGRAMS: dict[str, OptionSpec] = {
+    "basename": OptionSpec("az", "s", long=split_names("multiple suffix= zero")),
+    "cat": OptionSpec(
         "AbeEnstTuv", long=split_names("show-all number-nonblank show-ends number show-tabs")
     ),
-    "cksum": Wrapper(),
-    "cmp": Wrapper("bls", "n", long=split_names("bytes= print-bytes verbose quiet silent")),
-    "column": Wrapper("tx", "sc", long=split_names("table separator=")),
-    "comm": Wrapper("123z", long=split_names("check-order nocheck-order total output-delimiter=")),
-    "cut": Wrapper(
+    "cksum": OptionSpec(),
+    "cmp": OptionSpec("bls", "n", long=split_names("bytes= print-bytes verbose quiet silent")),
+    "column": OptionSpec("tx", "sc", long=split_names("table separator=")),
+    "comm": OptionSpec(
+        "123z", long=split_names("check-order nocheck-order total output-delimiter=")
+    ),
+    "cut": OptionSpec(
         "snz",
         "bcdf",
         long=split_names(
             "bytes= characters= delimiter= fields= only-delimited complement output-delimiter="
         ),
     ),
-    "date": Wrapper(
+    "date": OptionSpec(
         "uR",
         "d",
         optional="I",
         long=split_names("date= utc universal iso-8601? rfc-3339= rfc-email"),
     ),
-    "df": Wrapper(
+    "df": OptionSpec(
         "ahHiklPT",
         "tx",
         long=split_names("all human-readable si inodes local portability print-type total"),
     ),
-    "diff": Wrapper(
+    "diff": OptionSpec(
         "abBcdeinpqstuwyN0123456789",
         "CUFIxW",
         long=split_names(
@@ -39,8 +41,8 @@ HARMLESS: dict[str, Wrapper] = {
             "ignore-space-change exclude="
         ),
     ),
-    "dirname": Wrapper("z", long=("zero",)),
-    "du": Wrapper(
+    "dirname": OptionSpec("z", long=("zero",)),
+    "du": OptionSpec(
         "abchkmsSx0",
         "dt",
         long=split_names(
@@ -48,12 +50,12 @@ HARMLESS: dict[str, Wrapper] = {
             "one-file-system threshold= exclude="
         ),
     ),
-    "echo": Wrapper("neE"),
-    "expr": Wrapper(),
-    "false": Wrapper(),
-    "file": Wrapper("bhikLNrs0", "F", long=split_names("brief mime mime-type mime-encoding")),
-    "fold": Wrapper("bs", "w", long=split_names("bytes spaces width=")),
-    "grep": Wrapper(
+    "echo": OptionSpec("neE"),
+    "expr": OptionSpec(),
+    "false": OptionSpec(),
+    "file": OptionSpec("bhikLNrs0", "F", long=split_names("brief mime mime-type mime-encoding")),
+    "fold": OptionSpec("bs", "w", long=split_names("bytes spaces width=")),
+    "grep": OptionSpec(
         "abcEFGhHiIlLnoPqrsTUvVwxyzZ0123456789",
         "ABCDdefm",
         long=split_names(
@@ -66,14 +68,14 @@ HARMLESS: dict[str, Wrapper] = {
             "context= color? colour?"
         ),
     ),
-    "head": Wrapper(
+    "head": OptionSpec(
         "qvz0123456789",
         "cn",
         long=split_names("bytes= lines= quiet silent verbose zero-terminated"),
     ),
-    "hostname": Wrapper("sfdiI"),
-    "id": Wrapper("agGnruz"),
-    "jq": Wrapper(
+    "hostname": OptionSpec("sfdiI"),
+    "id": OptionSpec("agGnruz"),
+    "jq": OptionSpec(
         "nrcsSeajMCR",
         "",
         long=split_names(
@@ -81,7 +83,7 @@ HARMLESS: dict[str, Wrapper] = {
             "join-output tab monochrome-output color-output raw-input"
         ),
     ),
-    "ls": Wrapper(
+    "ls": OptionSpec(
         "aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ1",
         "ITw",
         long=split_names(
@@ -92,19 +94,19 @@ HARMLESS: dict[str, Wrapper] = {
             "width= context"
         ),
     ),
-    "md5sum": Wrapper("bt"),
-    "nl": Wrapper("p", "bdfhilnsvw"),
-    "nproc": Wrapper(long=("all",)),
-    "od": Wrapper("abcdfilosxv", "ANjtw"),
-    "paste": Wrapper("sz", "d", long=split_names("serial delimiters=")),
-    "printf": Wrapper(),
-    "pwd": Wrapper("LP"),
-    "readlink": Wrapper("efmnqsvz", long=split_names("canonicalize canonicalize-existing")),
-    "realpath": Wrapper(
+    "md5sum": OptionSpec("bt"),
+    "nl": OptionSpec("p", "bdfhilnsvw"),
+    "nproc": OptionSpec(long=("all",)),
+    "od": OptionSpec("abcdfilosxv", "ANjtw"),
+    "paste": OptionSpec("sz", "d", long=split_names("serial delimiters=")),
+    "printf": OptionSpec(),
+    "pwd": OptionSpec("LP"),
+    "readlink": OptionSpec("efmnqsvz", long=split_names("canonicalize canonicalize-existing")),
+    "realpath": OptionSpec(
         "emLPqsz",
         long=split_names("canonicalize-existing canonicalize-missing relative-to= relative-base="),
     ),
-    "rg": Wrapper(
+    "rg": OptionSpec(
         "abcFHhIilNnopPqSsUuvVwx0",
         "ABCdeEfgjmMrtT",
         long=split_names(
@@ -117,11 +119,11 @@ HARMLESS: dict[str, Wrapper] = {
             "no-messages"
         ),
     ),
-    "seq": Wrapper("w", "fs"),
-    "sha1sum": Wrapper("bt"),
-    "sha256sum": Wrapper("bt"),
-    "sleep": Wrapper(),
-    "sort": Wrapper(
+    "seq": OptionSpec("w", "fs"),
+    "sha1sum": OptionSpec("bt"),
+    "sha256sum": OptionSpec("bt"),
+    "sleep": OptionSpec(),
+    "sort": OptionSpec(
         "bcCdfghiMmnrRsuVz",
         "ktS",
         long=split_names(
@@ -130,48 +132,50 @@ HARMLESS: dict[str, Wrapper] = {
             "unique version-sort zero-terminated sort= check?"
         ),
     ),
-    "stat": Wrapper("LftZ", "c", long=split_names("dereference file-system format= printf= terse")),
-    "strings": Wrapper("afw", "net"),
-    "tac": Wrapper("br", "s"),
-    "tail": Wrapper(
+    "stat": OptionSpec(
+        "LftZ", "c", long=split_names("dereference file-system format= printf= terse")
+    ),
+    "strings": OptionSpec("afw", "net"),
+    "tac": OptionSpec("br", "s"),
+    "tail": OptionSpec(
         "qvz0123456789",
         "cn",
         long=split_names("bytes= lines= quiet silent verbose zero-terminated"),
     ),
-    "test": Wrapper("abcdefghknoprstuvwxzGLNOSeqntlg"),
-    "tr": Wrapper("cCdst", long=split_names("complement delete squeeze-repeats truncate-set1")),
-    "tree": Wrapper(
+    "test": OptionSpec("abcdefghknoprstuvwxzGLNOSeqntlg"),
+    "tr": OptionSpec("cCdst", long=split_names("complement delete squeeze-repeats truncate-set1")),
+    "tree": OptionSpec(
         "adfhipstuvrDFgACnqNQJXUxc",
         "LPI",
         long=split_names("noreport dirsfirst prune gitignore du si filelimit= charset="),
     ),
-    "true": Wrapper(),
-    "tty": Wrapper("s"),
-    "type": Wrapper("aptPf"),
-    "uname": Wrapper(
+    "true": OptionSpec(),
+    "tty": OptionSpec("s"),
+    "type": OptionSpec("aptPf"),
+    "uname": OptionSpec(
         "asnrvmpio", long=split_names("all kernel-name nodename kernel-release machine")
     ),
-    "uniq": Wrapper(
+    "uniq": OptionSpec(
         "cdDiuz",
         "fsw",
         long=split_names("count repeated ignore-case unique skip-fields= skip-chars= check-chars="),
     ),
-    "uptime": Wrapper("ps"),
-    "wc": Wrapper("cmlLw", long=split_names("bytes chars lines max-line-length words total=")),
-    "whereis": Wrapper("bms"),
-    "which": Wrapper("as"),
-    "whoami": Wrapper(),
-    "xxd": Wrapper("bEeipu", "cglos"),
+    "uptime": OptionSpec("ps"),
+    "wc": OptionSpec("cmlLw", long=split_names("bytes chars lines max-line-length words total=")),
+    "whereis": OptionSpec("bms"),
+    "which": OptionSpec("as"),
+    "whoami": OptionSpec(),
+    "xxd": OptionSpec("bEeipu", "cglos"),
 }
-NO_PATHS = name_set(
+PROGRAMS_WITHOUT_PATHS = split_name_set(
     "basename date dirname echo expr false hostname id nproc printf pwd seq sleep tr "
     "true tty type uname uptime whereis which whoami"
 )
 # The second of two arguments is a file that is written, or an argument changes the system.
-MOST_ARGUMENTS = {"date": 1, "hostname": 0, "uniq": 1, "xxd": 1}
-PATTERN_FIRST = name_set("grep jq rg")
-RECURSIVE = name_set("du rg tree")
-FIND_TESTS = name_set(
+MAX_ARGUMENTS = {"date": 1, "hostname": 0, "uniq": 1, "xxd": 1}
+PROGRAMS_WITH_PATTERN = split_name_set("grep jq rg")
+RECURSIVE_PROGRAMS = split_name_set("du rg tree")
+FIND_TESTS = split_name_set(
     "-P -D -amin -anewer -atime -cmin -cnewer -ctime -daystart -depth -empty "
     "-executable -false -fstype -gid -group -iname -ilname -inum -ipath -iregex "
     "-links -lname -ls -maxdepth -mindepth -mmin -mount -mtime -name -newer -nogroup "
@@ -187,7 +191,7 @@ VERSION_WORDS: dict[str, tuple[str, ...]] = {
     "python": ("--version", "-V"),
     "python3": ("--version", "-V"),
 }
-VERSION_PROGRAMS = name_set(
+VERSION_PROGRAMS = split_name_set(
     "bash black bun cargo clang cmake composer curl deno docker dotnet eslint file "
     "find g++ gcc gh git go grep gradle helm java javac jq kubectl less ls lua make "
     "mvn mypy node npm perl php pip pip3 pnpm poetry prettier psql pyright pytest "

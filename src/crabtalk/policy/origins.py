@@ -13,10 +13,10 @@ from crabtalk.runtime import DEFAULT_SENDER
 from crabtalk.storage import Agent
 
 # Several conversations of one person with one agent are `user~work`, `user~home`.
-BRANCH = "~"
+BRANCH_SEPARATOR = "~"
 
 
-class Standing(IntEnum):
+class TrustLevel(IntEnum):
     """How far a sender is trusted, the least first."""
 
     STRANGER = 0
@@ -24,7 +24,7 @@ class Standing(IntEnum):
     OWNER = 2
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
@@ -34,22 +34,22 @@ class Owners:
     def __init__(self, named: Iterable[str] = (), account: str | None = None) -> None:
         """`named` is [daemon] owners; `account` the user that runs the daemon, whose name earlier
         terminals send."""
-        self.account = account_name() if account is None else account
+        self.account = read_account_name() if account is None else account
         self.named = frozenset(named)
         self._known = self.named | {DEFAULT_SENDER} | ({self.account} if self.account else set())
 
     def is_owner(self, sender: str) -> bool:
-        return sender in self._known or sender.partition(BRANCH)[0] == DEFAULT_SENDER
+        return sender in self._known or sender.partition(BRANCH_SEPARATOR)[0] == DEFAULT_SENDER
 
-    def standing(self, sender: str, agents: Sequence[Agent]) -> Standing:
+    def find_trust_level(self, sender: str, agents: Sequence[Agent]) -> TrustLevel:
         """Of a sender with an agent, or with each of several: the least of them counts."""
         if self.is_owner(sender):
-            return Standing.OWNER
+            return TrustLevel.OWNER
         if agents and all(is_trusted(sender, agent) for agent in agents):
-            return Standing.TRUSTED
-        return Standing.STRANGER
+            return TrustLevel.TRUSTED
+        return TrustLevel.STRANGER
 
-    def explain(self, sender: str, agent: Agent) -> str:
+    def explain_trust_level(self, sender: str, agent: Agent) -> str:
         """Why a sender has the standing it has."""
         if sender in self.named:
             return "listed in [daemon] owners of config.toml"
@@ -72,7 +72,7 @@ def is_trusted(sender: str, agent: Agent) -> bool:
     )
 
 
-def account_name() -> str:
+def read_account_name() -> str:
     """The user that runs this process, from the system's list: an environment can say anything."""
     try:
         import pwd

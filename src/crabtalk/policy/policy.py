@@ -12,14 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.protocol import sender_folder
-from crabtalk.runtime import Access, Run, ToolDispatch
+from crabtalk.protocol import get_sender_folder
+from crabtalk.runtime import Run, ToolAccess, ToolDispatch
 from crabtalk.storage import Agent, Pair
 
-from .defaults import STRANGER_DENIALS, Mode, default_verdict, parse_mode
-from .file_access import FILES, SKILLS, FileAccess
-from .origins import Owners, Standing
-from .rules import Permissions, Request, Rule, find_cover, find_match, parse_rule
+from .defaults import STRANGER_DENIALS, Mode, decide_by_default, parse_mode
+from .file_access import FILES_FOLDER, SKILLS_FOLDER, FileAccess
+from .origins import Owners, TrustLevel
+from .rules import (
+    PermissionRequest,
+    Permissions,
+    Rule,
+    find_covering_rules,
+    find_matching_rule,
+    parse_rule,
+)
 
 
 class Decision(IntEnum):
@@ -30,11 +37,11 @@ class Decision(IntEnum):
     DENY = 2
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PolicyVerdict(msgspec.Struct, frozen=True):
     decision: Decision
     reason: str
 
@@ -59,96 +66,98 @@ class Policy:
 
     # ── What holds for a run ────────────────────────────────────────────────────────────────
 
-    def standing(self, run: Run, agent: Agent) -> Standing:
+    def find_trust_level(self, run: Run, agent: Agent) -> TrustLevel:
         """Of the run's origin, with all agents in its line."""
-        return self.owners.standing(run.origin, (*run.lineage, agent))
+        return self.owners.find_trust_level(run.origin, (*run.caller_agents, agent))
 
-    def mode(self, run: Run, agent: Agent) -> Mode:
+    def find_mode(self, run: Run, agent: Agent) -> Mode:
         """The mode of the first run, tightened by every agent below it."""
-        line = (*run.lineage, agent)
-        mode = self.conversation_mode(run.tree.root, line[0])
+        line = (*run.caller_agents, agent)
+        mode = self.find_conversation_mode(run.tree.root, line[0])
         for below in line[1:]:
             if below.mode:
                 mode = min(mode, parse_mode(below.mode))
         return mode
 
-    def conversation_mode(self, run: Run, agent: Agent) -> Mode:
+    def find_conversation_mode(self, run: Run, agent: Agent) -> Mode:
         """What the turn asks for, else what was set for the conversation, else the agent's."""
-        return parse_mode(run.mode or self._mode_of(run.pair) or agent.mode or Mode.AUTO.word)
+        return parse_mode(run.mode or self._mode_of(run.pair) or agent.mode or Mode.AUTO.label)
 
-    def file_access(self, run: Run, agent: Agent) -> FileAccess:
+    def grant_file_access(self, run: Run, agent: Agent) -> FileAccess:
         """Where the file tools of a run may go."""
-        line = (*run.lineage, agent)
+        line = (*run.caller_agents, agent)
         folders = [roots for each in line if (roots := self._roots_of(each))]
         # A sandbox lets commands write one directory only, and so do the file tools.
-        box = sandbox_above(run) or run.cwd
+        box = find_caller_sandbox(run) or run.cwd
         writable = (box,) if any(map(has_sandbox, line)) else ()
         if self.home is None:
             return FileAccess(tuple(folders), writable=writable)
-        files = self.home / FILES
-        if self.owners.standing(run.origin, line) is Standing.STRANGER:
-            own = sender_folder(self.home, run.origin)
+        files = self.home / FILES_FOLDER
+        if self.owners.find_trust_level(run.origin, line) is TrustLevel.STRANGER:
+            own = get_sender_folder(self.home, run.origin)
             return FileAccess(
-                ((own, *stranger_folders(line, "read", "edit")),),
+                ((own, *list_stranger_folders(line, "read", "edit")),),
                 self.home,
                 open_in_home=(own,),
-                writable=writable or (own, *stranger_folders(line, "edit")),
+                writable=writable or (own, *list_stranger_folders(line, "edit")),
             )
         return FileAccess(
             tuple(folders),
             self.home,
             open_in_home=(files,),
-            readable_in_home=(self.home / SKILLS,),
+            readable_in_home=(self.home / SKILLS_FOLDER,),
             writable=writable,
         )
 
-    def working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
+    def find_working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
         """A stranger works in the folder of its own, whatever was asked for."""
-        is_stranger = self.owners.standing(origin, (agent,)) is Standing.STRANGER
-        return sender_folder(self.home, origin) if self.home and is_stranger else cwd
+        is_stranger = self.owners.find_trust_level(origin, (agent,)) is TrustLevel.STRANGER
+        return get_sender_folder(self.home, origin) if self.home and is_stranger else cwd
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
-    async def judge(self, request: Request, agent: Agent) -> Verdict:
+    async def judge(self, request: PermissionRequest, agent: Agent) -> PolicyVerdict:
         """The strictest verdict of all agents in line. Looks at the file system in a thread."""
         if request.access.kind in ("read", "edit", "shell"):
-            return await asyncio.to_thread(self.judge_now, request, agent)
-        return self.judge_now(request, agent)
+            return await asyncio.to_thread(self.judge_blocking, request, agent)
+        return self.judge_blocking(request, agent)
 
-    def judge_now(self, request: Request, agent: Agent) -> Verdict:
+    def judge_blocking(self, request: PermissionRequest, agent: Agent) -> PolicyVerdict:
         """The same, blocking."""
         run = request.call.run
-        standing = self.standing(run, agent)
-        mode = self.mode(run, agent)
+        standing = self.find_trust_level(run, agent)
+        mode = self.find_mode(run, agent)
         remembered = self._remembered(run.tree.root.pair)
         # Relative paths in an agent's rules begin where that agent works: a task in a folder
         # below does not shift them.
-        line = zip((*run.lineage, agent), (*run.directories, request.call.cwd), strict=True)
+        line = zip(
+            (*run.caller_agents, agent), (*run.caller_directories, request.call.cwd), strict=True
+        )
         verdicts = [
-            self._judge_for(request, each, directory, standing, mode, remembered)
+            self._judge_for_agent(request, each, directory, standing, mode, remembered)
             for each, directory in line
         ]
         return max(verdicts, key=lambda verdict: verdict.decision)
 
-    def _judge_for(
+    def _judge_for_agent(
         self,
-        request: Request,
+        request: PermissionRequest,
         agent: Agent,
         directory: Path,
-        standing: Standing,
+        standing: TrustLevel,
         mode: Mode,
         remembered: Collection[str],
-    ) -> Verdict:
-        permissions = Permissions.of(agent)
+    ) -> PolicyVerdict:
+        permissions = Permissions.from_agent(agent)
         is_understood = request.access.kind != "mcp" and bool(request.access.target)
-        if is_understood and not request.is_readable:
+        if is_understood and not request.has_readable_arguments:
             # The tool understands arguments that we do not: what they say cannot be checked.
-            return Verdict(Decision.DENY, "its arguments cannot be checked; write plain JSON")
+            return PolicyVerdict(Decision.DENY, "its arguments cannot be checked; write plain JSON")
         if (denial := find_denied_command(request, agent)) is not None:
-            return Verdict(Decision.DENY, denial)
-        if (rule := find_match(permissions.deny, request, directory)) is not None:
-            return Verdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
-        if standing is Standing.STRANGER:
+            return PolicyVerdict(Decision.DENY, denial)
+        if (rule := find_matching_rule(permissions.deny, request, directory)) is not None:
+            return PolicyVerdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
+        if standing is TrustLevel.STRANGER:
             refusal = self._deny_stranger(request, agent, permissions, directory)
             if refusal is not None:
                 return refusal
@@ -156,48 +165,53 @@ class Policy:
             planned = self._judge_by_mode(request, mode)
             if planned.decision is Decision.DENY:
                 return planned  # whatever is allowed elsewhere: a plan changes nothing
-        always = [rule for text in remembered if (rule := remembered_rule(text)) is not None]
-        if (cover := find_cover(always, request)) is not None:
-            return Verdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
-        if (rule := find_match(permissions.ask, request, directory)) is not None:
-            return Verdict(Decision.ASK, f"the file of {agent.name} asks before {rule}")
-        if (cover := find_cover(permissions.allow, request, directory)) is not None:
-            return Verdict(Decision.ALLOW, f"the file of {agent.name} allows {cover}")
+        always = [rule for text in remembered if (rule := parse_remembered_rule(text)) is not None]
+        if (cover := find_covering_rules(always, request)) is not None:
+            return PolicyVerdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
+        if (rule := find_matching_rule(permissions.ask, request, directory)) is not None:
+            return PolicyVerdict(Decision.ASK, f"the file of {agent.name} asks before {rule}")
+        if (cover := find_covering_rules(permissions.allow, request, directory)) is not None:
+            return PolicyVerdict(Decision.ALLOW, f"the file of {agent.name} allows {cover}")
         return self._judge_by_mode(request, mode)
 
     def _deny_stranger(
-        self, request: Request, agent: Agent, permissions: Permissions, directory: Path
-    ) -> Verdict | None:
+        self, request: PermissionRequest, agent: Agent, permissions: Permissions, directory: Path
+    ) -> PolicyVerdict | None:
         """What a sender that is not the owner may not do, unless the agent's file opens it."""
         sentence = STRANGER_DENIALS.get(request.access.kind)
-        if sentence is None or find_cover(permissions.strangers, request, directory) is not None:
+        if (
+            sentence is None
+            or find_covering_rules(permissions.strangers, request, directory) is not None
+        ):
             return None
         if request.access.kind == "delegate" and not request.access.target:
             return None  # to workers, which have the caller's own rights
         origin = request.call.run.origin[:80]
-        return Verdict(Decision.DENY, sentence.format(sender=repr(origin), agent=agent.name))
+        return PolicyVerdict(Decision.DENY, sentence.format(sender=repr(origin), agent=agent.name))
 
-    def _judge_by_mode(self, request: Request, mode: Mode) -> Verdict:
-        decision, reason = default_verdict(request.access.kind, mode)
+    def _judge_by_mode(self, request: PermissionRequest, mode: Mode) -> PolicyVerdict:
+        decision, reason = decide_by_default(request.access.kind, mode)
         if request.access.kind == "shell" and decision != "allow":
-            from .harmless_commands import is_harmless  # late, as all of the shell parser
+            from .harmless_commands import is_harmless_line  # late, as all of the shell parser
 
             call = request.call
             is_free = not request.arguments.get("env")
-            if is_free and is_harmless(request.access.target, call.cwd, self.home or call.cwd):
-                return Verdict(Decision.ALLOW, "it only reads")
-        return Verdict(Decision[decision.upper()], reason)
+            if is_free and is_harmless_line(request.access.target, call.cwd, self.home or call.cwd):
+                return PolicyVerdict(Decision.ALLOW, "it only reads")
+        return PolicyVerdict(Decision[decision.upper()], reason)
 
-    def request(self, call: ToolDispatch, names: Sequence[str], access: Access) -> Request:
-        return Request(call, names, access)
+    def build_request(
+        self, call: ToolDispatch, names: Sequence[str], access: ToolAccess
+    ) -> PermissionRequest:
+        return PermissionRequest(call, names, access)
 
 
-def stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
+def list_stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
     """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)` to
     read, `edit(/srv/drafts/**)` to read and to change."""
     opened: set[Path] | None = None
     for agent in line:
-        rules = Permissions.of(agent).strangers
+        rules = Permissions.from_agent(agent).strangers
         folders = {
             Path(rule.pattern.removesuffix("/**")).expanduser()
             for rule in rules
@@ -207,11 +221,11 @@ def stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
     return tuple(sorted(opened or ()))
 
 
-def sandbox_above(run: Run) -> Path | None:
+def find_caller_sandbox(run: Run) -> Path | None:
     """The directory of the first run above with a sandbox, which is all that a sandbox lets the
     run change; None without one. The run's own directory lies inside of it, where its caller may
     put a link in its place, so it bounds nothing."""
-    above = zip(run.lineage, run.directories, strict=True)
+    above = zip(run.caller_agents, run.caller_directories, strict=True)
     return next((directory for caller, directory in above if has_sandbox(caller)), None)
 
 
@@ -219,23 +233,23 @@ def has_sandbox(agent: Agent) -> bool:
     return bool(agent.hooks.get("bash", {}).get("sandbox", "off") != "off")
 
 
-def find_denied_command(request: Request, agent: Agent) -> str | None:
+def find_denied_command(request: PermissionRequest, agent: Agent) -> str | None:
     """Why [hooks.bash] deny of an agent's file is against a command. What cannot be read could be
     what is denied."""
     deny = agent.hooks.get("bash", {}).get("deny", ()) if request.access.kind == "shell" else ()
     if not deny:
         return None
     from .shell_commands import UnreadableCommandError  # late: few agents deny commands
-    from .shell_rules import find_denied
+    from .shell_rules import find_denied_entry
 
     try:
-        entry = find_denied(request.access.target, deny)
+        entry = find_denied_entry(request.access.target, deny)
     except UnreadableCommandError as error:
         return f"the command cannot be checked, because {error}; write it plainly"
     return f"the agent's file denies {entry!r}" if entry is not None else None
 
 
-def remembered_rule(text: str) -> Rule | None:
+def parse_remembered_rule(text: str) -> Rule | None:
     """A rule that "Always" remembered. Earlier versions remembered all of `bash` under a label that
     did not say so: that is asked again."""
     if text == "bash":

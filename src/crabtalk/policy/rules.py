@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from crabtalk.runtime import Access, ToolDispatch
+from crabtalk.runtime import ToolAccess, ToolDispatch
 from crabtalk.storage import Agent, AgentError
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .shell_commands import SimpleCommand
     from .shell_rules import ShellRule
 
-RULE = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
+RULE_PATTERN = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 UNCLEAR_HOST = re.compile(r"[%\x00-\x1f\x7f]")
-LISTS = ("allow", "ask", "deny", "strangers")
+RULE_LISTS = ("allow", "ask", "deny", "strangers")
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 def parse_rule(text: str) -> Rule:
     """Raises ValueError with a sentence for what is no rule."""
-    found = RULE.fullmatch(text.strip())
+    found = RULE_PATTERN.fullmatch(text.strip())
     if found is None:
         raise ValueError(
             f"{text[:80]!r} is no rule; write a tool and a pattern, such as "
@@ -58,7 +58,7 @@ def parse_rule(text: str) -> Rule:
             f"{text[:80]!r} has a pattern for several tools; write one rule for each tool"
         )
     if rule.tool == "bash" and rule.pattern is not None:
-        shell_rule(rule.pattern)
+        parse_cached_shell_rule(rule.pattern)
     return rule
 
 
@@ -71,19 +71,19 @@ class Permissions(msgspec.Struct, frozen=True):
     strangers: tuple[Rule, ...] = ()  # what senders that are not the owner may do besides
 
     @classmethod
-    def of(cls, agent: Agent) -> "Permissions":
+    def from_agent(cls, agent: Agent) -> "Permissions":
         """Raises AgentError for what cannot be meant."""
-        return _permissions(msgspec.json.encode(agent.permissions), agent.approve)
+        return _parse_permissions(msgspec.json.encode(agent.permissions), agent.approve)
 
 
 @cache
-def _permissions(table: bytes, approve: tuple[str, ...]) -> Permissions:
+def _parse_permissions(table: bytes, approve: tuple[str, ...]) -> Permissions:
     """Remembered: every call is judged, and agents change rarely."""
     given: dict[str, list[str]] = msgspec.json.decode(table)
     lists: dict[str, tuple[Rule, ...]] = {}
     for name, entries in given.items():
-        if name not in LISTS:
-            raise AgentError(f"permissions.{name} is no list; there are {', '.join(LISTS)}")
+        if name not in RULE_LISTS:
+            raise AgentError(f"permissions.{name} is no list; there are {', '.join(RULE_LISTS)}")
         try:
             lists[name] = tuple(parse_rule(entry) for entry in entries)
         except ValueError as error:
@@ -97,30 +97,30 @@ def _permissions(table: bytes, approve: tuple[str, ...]) -> Permissions:
     )
 
 
-class Request:
+class PermissionRequest:
     """A call, as rules look at it: names, arguments, path and commands, each worked out once."""
 
-    def __init__(self, call: ToolDispatch, names: Sequence[str], access: Access) -> None:
+    def __init__(self, call: ToolDispatch, names: Sequence[str], access: ToolAccess) -> None:
         self.call = call
         self.names = tuple(names)
         self.access = access
 
     @cached_property
     def arguments(self) -> dict[str, Any]:
-        return self._parsed or {}
+        return self._parsed_arguments or {}
 
     @property
-    def is_readable(self) -> bool:
+    def has_readable_arguments(self) -> bool:
         """False where the arguments are no JSON object to us. A tool may read them differently, so
         nothing can be said about such a call."""
-        return self._parsed is not None
+        return self._parsed_arguments is not None
 
     @cached_property
-    def _parsed(self) -> dict[str, Any] | None:
-        return parse_object(self.call.arguments or "{}")
+    def _parsed_arguments(self) -> dict[str, Any] | None:
+        return parse_json_object(self.call.arguments or "{}")
 
     @property
-    def variables(self) -> Sequence[str]:
+    def variable_names(self) -> Sequence[str]:
         """The names of the variables that the call sets for its command."""
         given = self.arguments.get("env")
         return tuple(given) if isinstance(given, dict) else ()
@@ -153,12 +153,12 @@ class Request:
         if self.access.kind == "mcp" and self.call.name not in self.names:
             # Called by way of the tool `mcp`, which has the arguments inside its own.
             given = self.arguments.get("args")
-            arguments = parse_object(given) if isinstance(given, str) else given
+            arguments = parse_json_object(given) if isinstance(given, str) else given
         url = arguments.get("url") if isinstance(arguments, dict) else None
-        return read_host(url) if isinstance(url, str) else None
+        return parse_host(url) if isinstance(url, str) else None
 
 
-def parse_object(text: str) -> dict[str, Any] | None:
+def parse_json_object(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -166,7 +166,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_host(url: str) -> str | None:
+def parse_host(url: str) -> str | None:
     """The host of a URL as resolvers see it; None where programs may disagree about it."""
     try:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
@@ -176,19 +176,19 @@ def read_host(url: str) -> str | None:
     return None if not host or UNCLEAR_HOST.search(host) or "\\" in url else host
 
 
-def find_match(
-    rules: Sequence[Rule], request: Request, directory: Path | None = None
+def find_matching_rule(
+    rules: Sequence[Rule], request: PermissionRequest, directory: Path | None = None
 ) -> Rule | None:
     """The first rule that is about the call, or about any part of it. For deny and ask.
 
     `directory` is where relative patterns begin; without it, the working directory of the call.
     """
     base = directory or request.call.cwd
-    return next((rule for rule in rules if is_about(rule, request, base)), None)
+    return next((rule for rule in rules if matches_request(rule, request, base)), None)
 
 
-def find_cover(
-    rules: Sequence[Rule], request: Request, directory: Path | None = None
+def find_covering_rules(
+    rules: Sequence[Rule], request: PermissionRequest, directory: Path | None = None
 ) -> str | None:
     """The rules that together are about all of the call, as text. For allow: of a command line
     every simple command must be covered, and the variables that the call sets must be harmless."""
@@ -196,58 +196,60 @@ def find_cover(
         rule
         for rule in rules
         if rule.pattern is None
-        or not (is_shell(rule, request) or (rule.tool == "fetch" and request.host is None))
+        or not (is_shell_rule(rule, request) or (rule.tool == "fetch" and request.host is None))
     ]
-    if (found := find_match(plain, request, directory)) is not None:
+    if (found := find_matching_rule(plain, request, directory)) is not None:
         return str(found)
-    patterns = [rule.pattern for rule in rules if is_shell(rule, request) and rule.pattern]
+    patterns = [rule.pattern for rule in rules if is_shell_rule(rule, request) and rule.pattern]
     if patterns and request.commands is not None:
-        from .shell_rules import are_safe_variables, covers_all
+        from .shell_rules import are_safe_variables, covers_all_commands
 
-        parsed = [shell_rule(pattern) for pattern in patterns]
-        if are_safe_variables(request.variables) and covers_all(parsed, request.commands):
+        parsed = [parse_cached_shell_rule(pattern) for pattern in patterns]
+        if are_safe_variables(request.variable_names) and covers_all_commands(
+            parsed, request.commands
+        ):
             return ", ".join(f"bash({pattern})" for pattern in patterns)
     return None
 
 
-def is_about(rule: Rule, request: Request, directory: Path) -> bool:
+def matches_request(rule: Rule, request: PermissionRequest, directory: Path) -> bool:
     if rule.tool == "mcp":
         return request.access.kind == "mcp" and is_mcp_match(rule, request)
     if rule.tool == "fetch" and rule.pattern is not None:
-        return is_fetch(request) and is_domain_match(rule.pattern, request.host)
+        return is_fetch_call(request) and is_domain_match(rule.pattern, request.host)
     if not any(fnmatchcase(name, rule.tool) for name in request.names):
         return False
     if rule.pattern is None:
         return True
-    if is_shell(rule, request):
+    if is_shell_rule(rule, request):
         return is_shell_match(rule.pattern, request)
     if request.access.kind in ("read", "edit"):
         return request.path is not None and is_path_match(rule.pattern, request.path, directory)
     return fnmatchcase(request.access.target, rule.pattern)
 
 
-def is_shell_match(pattern: str, request: Request) -> bool:
+def is_shell_match(pattern: str, request: PermissionRequest) -> bool:
     """What cannot be read may be anything, so a rule that denies or asks is about it."""
     from .shell_commands import UnreadableCommandError
-    from .shell_rules import matches_any
+    from .shell_rules import matches_any_command
 
     if request.commands is None:
         return True
     try:
-        return matches_any(shell_rule(pattern), request.commands)
+        return matches_any_command(parse_cached_shell_rule(pattern), request.commands)
     except UnreadableCommandError:
         return True
 
 
-def is_shell(rule: Rule, request: Request) -> bool:
+def is_shell_rule(rule: Rule, request: PermissionRequest) -> bool:
     return request.access.kind == "shell" and rule.tool in request.names
 
 
-def is_mcp_match(rule: Rule, request: Request) -> bool:
+def is_mcp_match(rule: Rule, request: PermissionRequest) -> bool:
     return rule.pattern is None or any(fnmatchcase(name, rule.pattern) for name in request.names)
 
 
-def is_fetch(request: Request) -> bool:
+def is_fetch_call(request: PermissionRequest) -> bool:
     return any(name == "fetch" or name.endswith("__fetch") for name in request.names)
 
 
@@ -265,12 +267,12 @@ def is_path_match(pattern: str, path: Path, directory: Path) -> bool:
     wanted = Path(pattern).expanduser() if pattern.startswith("~") else Path(pattern)
     absolute = wanted if wanted.is_absolute() else Path(os.path.realpath(directory)) / wanted
     return any(
-        glob_pattern(str(each))(str(path)) is not None
-        for each in {absolute, resolve_folders(absolute)}
+        compile_glob(str(each))(str(path)) is not None
+        for each in {absolute, resolve_pattern_folders(absolute)}
     )
 
 
-def resolve_folders(pattern: Path) -> Path:
+def resolve_pattern_folders(pattern: Path) -> Path:
     """The pattern with its leading folders resolved, up to the first sign of a pattern."""
     parts = pattern.parts
     plain = next((at for at, part in enumerate(parts) if re.search(r"[*?]", part)), len(parts))
@@ -281,7 +283,7 @@ def resolve_folders(pattern: Path) -> Path:
 
 
 @cache
-def glob_pattern(pattern: str) -> Callable[[str], re.Match[str] | None]:
+def compile_glob(pattern: str) -> Callable[[str], re.Match[str] | None]:
     """`*` and `?` stay within a name, `**` goes on over folders."""
     pieces: list[str] = []
     at = 0
@@ -300,7 +302,7 @@ def glob_pattern(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 
 @cache
-def shell_rule(pattern: str) -> "ShellRule":
+def parse_cached_shell_rule(pattern: str) -> "ShellRule":
     from .shell_rules import parse_shell_rule
 
     return parse_shell_rule(pattern)

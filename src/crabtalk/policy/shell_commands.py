@@ -32,7 +32,7 @@ class UnreadableCommandError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Word:
+class ShellWord:
     """One word after quotes are removed. `may_split` means that the unknown part can become any
     number of words, so that nothing is known about it."""
 
@@ -59,7 +59,7 @@ class Word:
         return self.text.replace(UNKNOWN, "…")
 
 
-ANYTHING = Word(UNKNOWN, may_split=True)
+ANY_WORDS = ShellWord(UNKNOWN, may_split=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Redirect:
     an input other than stdin begins with n."""
 
     operator: str
-    target: Word
+    target: ShellWord
 
     @property
     def is_text(self) -> bool:
@@ -98,10 +98,10 @@ class SimpleCommand:
 
     program: str
     path: str
-    words: tuple[Word, ...] = ()
-    assignments: tuple[tuple[str, Word], ...] = ()
+    words: tuple[ShellWord, ...] = ()
+    assignments: tuple[tuple[str, ShellWord], ...] = ()
     redirects: tuple[Redirect, ...] = ()
-    via: tuple[str, ...] = ()
+    wrapper_programs: tuple[str, ...] = ()
     parent: "SimpleCommand | None" = None
     is_guess: bool = False
 
@@ -121,7 +121,7 @@ class SimpleCommand:
             if CODE_VARIABLES.fullmatch(name):
                 yield name
 
-    def stdin_text(self) -> Word | None:
+    def stdin_text(self) -> ShellWord | None:
         """The text a here-document or here-string feeds to the command; the last one counts."""
         found = None
         for redirect in self.redirects:
@@ -130,10 +130,10 @@ class SimpleCommand:
         return found
 
 
-def base_name(path: str) -> str:
+def get_base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def name_set(text: str) -> frozenset[str]:
+def split_name_set(text: str) -> frozenset[str]:
     """The names in a text, which reads better than a list with quotes around each."""
     return frozenset(text.split())

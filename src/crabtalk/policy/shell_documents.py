@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .shell_commands import UnreadableCommandError
-from .shell_grammar import SEPARATION
+from .shell_grammar import WORD_SEPARATOR
 from .shell_words import DISAGREEMENT, read_word
 
-SPECIAL = re.compile(rb"\\.|`|\$", re.DOTALL)
-BACKTICKS = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL)
+SPECIAL_CHARACTER = re.compile(rb"\\.|`|\$", re.DOTALL)
+BACKTICK_TEXT = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class HereDocument:
     is_quoted: bool
 
 
-def find_document(
+def read_here_document(
     source: bytes, delimiter: tuple[int, int], position: int, end: int, has_tabs: bool
 ) -> HereDocument:
     """Read the document that begins on the line after `position`. The parser says that its last
@@ -36,7 +36,7 @@ def find_document(
     if (
         not first
         or last < first
-        or SEPARATION.fullmatch(source[position : first - 1]) is None
+        or WORD_SEPARATOR.fullmatch(source[position : first - 1]) is None
         or (found.lstrip(b"\t") if has_tabs else found) != closing
     ):
         raise UnreadableCommandError(DISAGREEMENT)
@@ -63,12 +63,12 @@ def find_backticks(
     """The commands between backticks, which the parser does not see in here-documents. Raises
     UnreadableCommandError for an expansion that the parser did not see either."""
     at, last = document.first, document.last
-    while found := SPECIAL.search(source, at, last):
+    while found := SPECIAL_CHARACTER.search(source, at, last):
         at = found.end()
         if found.start() in expansions:
             at = expansions[found.start()][0]
         elif found[0] == b"`":
-            inner = BACKTICKS.match(source, at, last)
+            inner = BACKTICK_TEXT.match(source, at, last)
             if inner is None:
                 raise UnreadableCommandError("a substitution is not closed")
             at = inner.end()

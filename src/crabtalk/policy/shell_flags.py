@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-RECURSIVE = {"r": "recursive", "R": "recursive"}
+RECURSIVE_FLAGS = {"r": "recursive", "R": "recursive"}
 # Letters and long names that mean the same, for programs that deny lists usually name.
 LONG_NAMES: dict[str, dict[str, str]] = {
     "chgrp": {
@@ -21,18 +21,18 @@ LONG_NAMES: dict[str, dict[str, str]] = {
         "v": "verbose",
         "c": "changes",
     },
-    "cp": RECURSIVE
+    "cp": RECURSIVE_FLAGS
     | {"f": "force", "a": "archive", "l": "link", "s": "symbolic-link", "u": "update"},
     "curl": {"o": "output", "O": "remote-name", "T": "upload-file", "d": "data", "X": "request"},
     "docker": {"f": "force", "a": "all", "v": "volumes"},
     "du": {"a": "all", "s": "summarize", "h": "human-readable"},
     "git": {"f": "force", "d": "delete", "D": "delete", "a": "all", "n": "no-verify"},
-    "grep": RECURSIVE | {"i": "ignore-case", "v": "invert-match", "f": "file"},
+    "grep": RECURSIVE_FLAGS | {"i": "ignore-case", "v": "invert-match", "f": "file"},
     "ln": {"f": "force", "s": "symbolic"},
     "ls": {"a": "all", "R": "recursive"},
     "mkdir": {"p": "parents", "m": "mode"},
     "mv": {"f": "force", "n": "no-clobber"},
-    "rm": RECURSIVE
+    "rm": RECURSIVE_FLAGS
     | {"f": "force", "d": "dir", "v": "verbose", "i": "interactive", "I": "interactive"},
     "rmdir": {"p": "parents", "v": "verbose"},
     "rsync": {"r": "recursive", "a": "archive", "n": "dry-run"},
@@ -65,7 +65,7 @@ def find_flags(program: str, arguments: Sequence[str]) -> set[str]:
     return found
 
 
-def same_flag(program: str, word: str, arguments: Sequence[str], flags: set[str]) -> bool:
+def has_same_flag(program: str, word: str, arguments: Sequence[str], flags: set[str]) -> bool:
     """Whether the arguments have the flags of a rule's word in some other spelling."""
     names = LONG_NAMES.get(program, {})
     if word.startswith("--"):

@@ -5,26 +5,26 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .shell_commands import (
-    ANYTHING,
+    ANY_WORDS,
     UNKNOWN,
+    ShellWord,
     UnreadableCommandError,
-    Word,
-    base_name,
-    name_set,
+    get_base_name,
+    split_name_set,
 )
 from .shell_words import DISAGREEMENT
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-EXPANSIONS = {
+EXPANSION_NODES = {
     "arithmetic_expansion",
     "command_substitution",
     "expansion",
     "process_substitution",
     "simple_expansion",
 }
-WORDS = EXPANSIONS | {
+WORD_NODES = EXPANSION_NODES | {
     "ansi_c_string",
     "brace_expression",
     "concatenation",
@@ -37,7 +37,7 @@ WORDS = EXPANSIONS | {
     "variable_name",
     "word",
 }
-STATEMENTS = {
+STATEMENT_NODES = {
     "c_style_for_statement",
     "case_item",
     "case_statement",
@@ -56,7 +56,7 @@ STATEMENTS = {
     "variable_assignments",
     "while_statement",
 }
-EXPRESSIONS = {
+EXPRESSION_NODES = {
     "array",
     "binary_expression",
     "command_name",
@@ -74,10 +74,10 @@ EXPRESSIONS = {
     "unary_expression",
 }
 # Words that bash takes as syntax where a program is expected. The parser takes some for programs.
-RESERVED = name_set(
+RESERVED_WORDS = split_name_set(
     "! { } [[ ]] case do done elif else esac fi for function if in select then until while"
 )
-SEPARATION = re.compile(rb"(?:[ \t]|\\\n)*")
+WORD_SEPARATOR = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
 # Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
 EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
@@ -86,14 +86,23 @@ INDEX_TEXT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
 INDEX_OF_UNKNOWN = re.compile(rf"\w\[[^\]]*{UNKNOWN}")
 QUOTED_SUBSTITUTION = re.compile(r"\$\(|`")
 # Where bash reads a number, and so evaluates the text of a variable.
-EVALUATION = re.compile(
+NUMBER_EVALUATION = re.compile(
     r"\(\(|\[\[|\$\[|\$\{[^}]*[:\[]|\b(?:let|declare|typeset|local|integer|mapfile|readarray)\b"
 )
 # ${NAME=text} and ${NAME:=text}
 ASSIGNING_EXPANSION = re.compile(r"\$\{(\w+)(?:\[[^\]]*\])?:?=")
-DECLARATIONS = {"declare", "export", "local", "readonly", "typeset"}
-EVALUATING = DECLARATIONS | {"[", "let", "mapfile", "printf", "read", "readarray", "test", "unset"}
-BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
+DECLARATION_BUILTINS = {"declare", "export", "local", "readonly", "typeset"}
+EVALUATING_BUILTINS = DECLARATION_BUILTINS | {
+    "[",
+    "let",
+    "mapfile",
+    "printf",
+    "read",
+    "readarray",
+    "test",
+    "unset",
+}
+CHARACTERS_BEFORE_COMMAND = tuple(bytes([sign]) for sign in b" \t;&|(){}`!")
 
 
 def is_in_arithmetic(node: "Node") -> bool:
@@ -102,38 +111,40 @@ def is_in_arithmetic(node: "Node") -> bool:
 
 def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
     """The outermost expansions of a word: where they start, and where each ends."""
-    if node.type in EXPANSIONS:
+    if node.type in EXPANSION_NODES:
         found[node.start_byte] = (node.end_byte, node.type)
         return
     for child in node.children:
         collect_expansions(child, found)
 
 
-def read_program(word: Word) -> str:
+def read_program_name(word: ShellWord) -> str:
     """The base name of a program. Raises UnreadableCommandError where it is not known."""
-    name = base_name(word.text)
+    name = get_base_name(word.text)
     if word.may_split or UNKNOWN in name:
         raise UnreadableCommandError("which program it runs is only known at run time")
     if not name:
         raise UnreadableCommandError("a program in it has no name")
-    if name in RESERVED:
+    if name in RESERVED_WORDS:
         raise UnreadableCommandError(DISAGREEMENT)
     return name
 
 
-def assigned_by(program: str, words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
+def find_assigned_variables(
+    program: str, words: Sequence[ShellWord]
+) -> Iterator[tuple[str, ShellWord]]:
     """Variables that a builtin sets because its arguments name them."""
-    if program not in EVALUATING:
+    if program not in EVALUATING_BUILTINS:
         return
     for number, word in enumerate(words):
         if EVALUATED_INDEX.search(word.text):
             raise UnreadableCommandError("it hides a command in the index of a variable")
-        if program in DECLARATIONS and "=" in word.text:
+        if program in DECLARATION_BUILTINS and "=" in word.text:
             name, _, value = word.text.partition("=")
-            yield name.rstrip("+"), Word(value, word.may_split)
+            yield name.rstrip("+"), ShellWord(value, word.may_split)
         elif program in ("read", "mapfile", "readarray") or (
             program == "printf" and number and words[number - 1].text == "-v"
         ):
-            yield word.text, ANYTHING
+            yield word.text, ANY_WORDS
         elif program == "printf" and not number and re.match(r"-v.", word.text):
-            yield word.text[2:], ANYTHING
+            yield word.text[2:], ANY_WORDS

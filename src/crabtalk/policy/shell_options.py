@@ -7,11 +7,11 @@ start of the command (shell_wrappers).
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .shell_commands import UnreadableCommandError, Word
+from .shell_commands import ShellWord, UnreadableCommandError
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapper:
+class OptionSpec:
     """`flags` are single letters without a value, `values` letters with one, `optional` letters
     whose value is attached or missing. In `long` a name ends in = when it takes a value and in ?
     when the value can be missing. `positional` words come before the command."""
@@ -28,11 +28,11 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class ParsedOptions:
-    values: tuple[tuple[str, Word], ...]
-    rest: tuple[Word, ...]
+    values: tuple[tuple[str, ShellWord], ...]
+    rest: tuple[ShellWord, ...]
     names: frozenset[str] = field(default_factory=frozenset)
 
-    def get(self, *names: str) -> Word | None:
+    def get(self, *names: str) -> ShellWord | None:
         return next((value for name, value in reversed(self.values) if name in names), None)
 
 
@@ -44,12 +44,14 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-HELP = ("help", "version")
-WRAPPERS: dict[str, Wrapper] = {
-    "builtin": Wrapper(),
-    "busybox": Wrapper(),
-    "chroot": Wrapper(long=split_names("groups= userspec= skip-chdir help version"), positional=1),
-    "chrt": Wrapper(
+HELP_OPTIONS = ("help", "version")
+WRAPPER_OPTIONS: dict[str, OptionSpec] = {
+    "builtin": OptionSpec(),
+    "busybox": OptionSpec(),
+    "chroot": OptionSpec(
+        long=split_names("groups= userspec= skip-chdir help version"), positional=1
+    ),
+    "chrt": OptionSpec(
         "abdfioramRhvV",
         "TPD",
         long=split_names(
@@ -59,10 +61,10 @@ WRAPPERS: dict[str, Wrapper] = {
         positional=1,
         without_command=frozenset({"m", "max", "p", "pid"}),
     ),
-    "command": Wrapper("pvV", without_command=frozenset("vV")),
-    "coproc": Wrapper(),
-    "doas": Wrapper("Lns", "aCu", without_command=frozenset("L")),
-    "env": Wrapper(
+    "command": OptionSpec("pvV", without_command=frozenset("vV")),
+    "coproc": OptionSpec(),
+    "doas": OptionSpec("Lns", "aCu", without_command=frozenset("L")),
+    "env": OptionSpec(
         "i0v-",
         "uCSa",
         long=split_names(
@@ -71,8 +73,8 @@ WRAPPERS: dict[str, Wrapper] = {
         ),
         takes_assignments=True,
     ),
-    "exec": Wrapper("cl", "a"),
-    "flock": Wrapper(
+    "exec": OptionSpec("cl", "a"),
+    "flock": OptionSpec(
         "sexnouFvhV",
         "wEc",
         long=split_names(
@@ -81,15 +83,15 @@ WRAPPERS: dict[str, Wrapper] = {
         ),
         positional=1,
     ),
-    "ionice": Wrapper(
+    "ionice": OptionSpec(
         "thV",
         "cnpPu",
         long=split_names("class= classdata= pid= pgid= ignore uid= help version"),
         without_command=frozenset({"p", "P", "u", "pid", "pgid", "uid"}),
     ),
-    "nice": Wrapper("0123456789", "n", long=split_names("adjustment= help version")),
-    "nohup": Wrapper(long=HELP),
-    "runuser": Wrapper(
+    "nice": OptionSpec("0123456789", "n", long=split_names("adjustment= help version")),
+    "nohup": OptionSpec(long=HELP_OPTIONS),
+    "runuser": OptionSpec(
         "flmpPThV-",
         "ucgGsw",
         long=split_names(
@@ -97,7 +99,7 @@ WRAPPERS: dict[str, Wrapper] = {
             "session-command= pty no-pty whitelist-environment= help version"
         ),
     ),
-    "script": Wrapper(
+    "script": OptionSpec(
         "aefqhV",
         "cEBIOTmLo",
         optional="t",
@@ -106,7 +108,7 @@ WRAPPERS: dict[str, Wrapper] = {
             "log-timing= logging-format= output-limit= timing? help version"
         ),
     ),
-    "setpriv": Wrapper(
+    "setpriv": OptionSpec(
         "dhV",
         long=split_names(
             "dump nnp no-new-privs ambient-caps= inh-caps= bounding-set= ruid= euid= rgid= "
@@ -115,14 +117,14 @@ WRAPPERS: dict[str, Wrapper] = {
             "landlock-access= landlock-rule= seccomp-filter= reset-env help version"
         ),
     ),
-    "setsid": Wrapper("cfwhV", long=split_names("ctty fork wait help version")),
-    "stdbuf": Wrapper("", "ioe", long=split_names("input= output= error= help version")),
-    "strace": Wrapper(
+    "setsid": OptionSpec("cfwhV", long=split_names("ctty fork wait help version")),
+    "stdbuf": OptionSpec("", "ioe", long=split_names("input= output= error= help version")),
+    "strace": OptionSpec(
         "cCdDfFhiknNqrtTvVwxXyYzZ",
         "abeEIoOpPsSuU",
         without_command=frozenset("p"),
     ),
-    "su": Wrapper(
+    "su": OptionSpec(
         "flmpPThV-",
         "cgGsw",
         long=split_names(
@@ -130,7 +132,7 @@ WRAPPERS: dict[str, Wrapper] = {
             "session-command= pty no-pty whitelist-environment= help version"
         ),
     ),
-    "sudo": Wrapper(
+    "sudo": OptionSpec(
         "ABbEeHiKklNnPSsVv",
         "CDghpRrTtUu",
         long=split_names(
@@ -142,24 +144,24 @@ WRAPPERS: dict[str, Wrapper] = {
         takes_assignments=True,
         without_command=frozenset({"K", "e", "edit", "l", "list", "v", "validate", "V", "version"}),
     ),
-    "taskset": Wrapper(
+    "taskset": OptionSpec(
         "achpV",
         long=split_names("all-tasks pid cpu-list help version"),
         positional=1,
         without_command=frozenset({"p", "pid"}),
     ),
-    "time": Wrapper(
+    "time": OptionSpec(
         "apqvV",
         "fo",
         long=split_names("append format= output= portability quiet verbose help version"),
     ),
-    "timeout": Wrapper(
+    "timeout": OptionSpec(
         "fpv",
         "ks",
         long=split_names("foreground kill-after= preserve-status signal= verbose help version"),
         positional=1,
     ),
-    "unshare": Wrapper(
+    "unshare": OptionSpec(
         "mupiCTrfUcnhV",
         "RwSGl",
         long=split_names(
@@ -169,7 +171,7 @@ WRAPPERS: dict[str, Wrapper] = {
             "wd= setuid= setgid= monotonic= boottime= load-interp= help version"
         ),
     ),
-    "watch": Wrapper(
+    "watch": OptionSpec(
         "bcCegptwxhvrf",
         "nqs",
         optional="d",
@@ -178,7 +180,7 @@ WRAPPERS: dict[str, Wrapper] = {
             "no-title equexit= exec no-wrap no-linenumber shotsdir= follow help version"
         ),
     ),
-    "xargs": Wrapper(
+    "xargs": OptionSpec(
         "0rtpxo",
         "EILPadns",
         optional="eil",
@@ -189,17 +191,19 @@ WRAPPERS: dict[str, Wrapper] = {
         ),
     ),
 }
-WRAPPERS["toybox"] = WRAPPERS["busybox"]
-SSH = Wrapper("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOopQRSWwP", positional=1)
+WRAPPER_OPTIONS["toybox"] = WRAPPER_OPTIONS["busybox"]
+SSH_OPTIONS = OptionSpec("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOopQRSWwP", positional=1)
 
 
-def parse_options(wrapper: Wrapper, words: Sequence[Word], permute: bool = False) -> ParsedOptions:
+def parse_options(
+    wrapper: OptionSpec, words: Sequence[ShellWord], permute: bool = False
+) -> ParsedOptions:
     """Options and what is left. Without `permute` they end at the first other word, as programs
     that run commands have it. Raises UnknownOptionError, and UnreadableCommandError for a word that
     may or may not be an option at run time."""
-    values: list[tuple[str, Word]] = []
+    values: list[tuple[str, ShellWord]] = []
     names: set[str] = set()
-    rest: list[Word] = []
+    rest: list[ShellWord] = []
     at = 0
     while at < len(words):
         word = words[at]
@@ -216,11 +220,11 @@ def parse_options(wrapper: Wrapper, words: Sequence[Word], permute: bool = False
             rest.append(word)
             continue
         if not word.is_literal:
-            word = Word(text, word.may_split)
+            word = ShellWord(text, word.may_split)
         if text.startswith("--"):
-            name, takes, value = read_long(wrapper, text)
+            name, takes, value = parse_long_option(wrapper, text)
         else:
-            name, takes, value = read_short(wrapper, text[1:], names)
+            name, takes, value = parse_short_options(wrapper, text[1:], names)
         names.add(name)
         if takes and value is None:
             if at >= len(words):
@@ -228,11 +232,11 @@ def parse_options(wrapper: Wrapper, words: Sequence[Word], permute: bool = False
             values.append((name, words[at]))
             at += 1
         elif value is not None:
-            values.append((name, Word(value)))
+            values.append((name, ShellWord(value)))
     return ParsedOptions(tuple(values), (*rest, *words[at:]), frozenset(names))
 
 
-def read_long(wrapper: Wrapper, text: str) -> tuple[str, bool, str | None]:
+def parse_long_option(wrapper: OptionSpec, text: str) -> tuple[str, bool, str | None]:
     """A long option may be shortened as long as it is the only one that begins so."""
     name, equals, value = text[2:].partition("=")
     options = {option.rstrip("=?"): option[-1:] for option in wrapper.long}
@@ -242,7 +246,9 @@ def read_long(wrapper: Wrapper, text: str) -> tuple[str, bool, str | None]:
     return fitting[0], options[fitting[0]] == "=", value if equals else None
 
 
-def read_short(wrapper: Wrapper, letters: str, names: set[str]) -> tuple[str, bool, str | None]:
+def parse_short_options(
+    wrapper: OptionSpec, letters: str, names: set[str]
+) -> tuple[str, bool, str | None]:
     for number, letter in enumerate(letters):
         if letter in wrapper.values:
             return letter, True, letters[number + 1 :] or None

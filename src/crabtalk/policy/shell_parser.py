@@ -11,42 +11,42 @@ from typing import TYPE_CHECKING
 
 from . import shell_wrappers
 from .shell_commands import (
-    ANYTHING,
+    ANY_WORDS,
     UNKNOWN,
     Redirect,
+    ShellWord,
     SimpleCommand,
     UnreadableCommandError,
-    Word,
 )
-from .shell_documents import find_backticks, find_document, unescape_backticks
+from .shell_documents import find_backticks, read_here_document, unescape_backticks
 from .shell_grammar import (
     ASSIGNING_EXPANSION,
-    BEFORE_COMMAND,
+    CHARACTERS_BEFORE_COMMAND,
     EVALUATED_INDEX,
-    EVALUATION,
-    EXPANSIONS,
-    EXPRESSIONS,
+    EXPANSION_NODES,
+    EXPRESSION_NODES,
     HIDDEN_SUBSTITUTION,
     INDEX_OF_UNKNOWN,
     INDEX_TEXT,
+    NUMBER_EVALUATION,
     QUOTED_SUBSTITUTION,
-    SEPARATION,
-    STATEMENTS,
-    WORDS,
-    assigned_by,
+    STATEMENT_NODES,
+    WORD_NODES,
+    WORD_SEPARATOR,
     collect_expansions,
+    find_assigned_variables,
     is_in_arithmetic,
-    read_program,
+    read_program_name,
 )
-from .shell_source import Budget, ShellSource
+from .shell_source import ParseBudget, ShellSource
 from .shell_words import DISAGREEMENT, read_word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-DEEPEST = 12
-MOST_COMMANDS = 1000
-MOST_LEVELS = 120  # of a tree
+MAX_DEPTH = 12
+MAX_COMMANDS = 1000
+MAX_TREE_LEVELS = 120  # of a tree
 HIDDEN_IN_INDEX = "it hides a command in the index of a variable"
 
 
@@ -55,51 +55,51 @@ def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
 
     Raises UnreadableCommandError if that cannot be told.
     """
-    reader = CommandReader()
+    reader = CommandCollector()
     try:
-        reader.read_text(line, depth=0, parent=None, is_guess=False)
+        reader.parse_text(line, depth=0, parent=None, is_guess=False)
     except RecursionError:
         raise UnreadableCommandError("it is nested too deeply") from None
     if re.search(r"\$\{?(HOME|PWD)\b", line):
         # A program below $HOME has a known name, unless the line changes what $HOME is.
-        for command in reader.found:
+        for command in reader.commands:
             if any(name in ("HOME", "PWD") for name, _ in command.assignments):
                 raise UnreadableCommandError("it changes a variable that it names programs with")
-    if reader.has_index_text and EVALUATION.search(line):
+    if reader.has_index_text and NUMBER_EVALUATION.search(line):
         raise UnreadableCommandError(HIDDEN_IN_INDEX)
-    return tuple(reader.found)
+    return tuple(reader.commands)
 
 
-class CommandReader:
+class CommandCollector:
     """Collects commands in `found`. One budget holds for all texts inside a line."""
 
     def __init__(self) -> None:
-        self.found: list[SimpleCommand] = []
+        self.commands: list[SimpleCommand] = []
         self.has_index_text = False  # quoted text that runs a command if it is read as a number
-        self._budget = Budget()
+        self._budget = ParseBudget()
 
-    def read_text(
+    def parse_text(
         self, text: str, depth: int, parent: SimpleCommand | None, is_guess: bool
     ) -> None:
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise UnreadableCommandError("it is nested too deeply")
         if UNKNOWN in text:
             raise UnreadableCommandError("it runs a text that is only known at run time")
         source = ShellSource(text, self._budget)
-        TreeReader(self, source, depth, parent, is_guess).read_all()
+        SyntaxTreeReader(self, source, depth, parent, is_guess).read_all()
 
     def add(self, command: SimpleCommand, depth: int) -> None:
         """Note a command, and those among its arguments."""
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise UnreadableCommandError("it is nested too deeply")
-        if len(self.found) >= MOST_COMMANDS:
-            raise UnreadableCommandError(f"it runs more than {MOST_COMMANDS} commands")
-        self.found.append(command)
-        for inner in shell_wrappers.find_inner(command):
+        if len(self.commands) >= MAX_COMMANDS:
+            raise UnreadableCommandError(f"it runs more than {MAX_COMMANDS} commands")
+        self.commands.append(command)
+        for inner in shell_wrappers.find_inner_commands(command):
             is_guess = command.is_guess or inner.is_guess
             try:
                 if inner.text is not None:
-                    self.read_text(inner.text, depth + 1, command, is_guess)
+                    self.parse_text(inner.text, depth + 1, command, is_guess)
                 else:
                     self.add_words(
                         inner.words, (), inner.assignments, depth + 1, command, is_guess, True
@@ -110,43 +110,43 @@ class CommandReader:
 
     def add_words(
         self,
-        words: Sequence[Word],
+        words: Sequence[ShellWord],
         redirects: Sequence[Redirect],
-        assignments: Sequence[tuple[str, Word]],
+        assignments: Sequence[tuple[str, ShellWord]],
         depth: int,
         parent: SimpleCommand | None,
         is_guess: bool,
         is_inner: bool = False,
     ) -> None:
-        program = read_program(words[0]) if words else ""
-        via = (*parent.via, parent.program) if parent else ()
+        program = read_program_name(words[0]) if words else ""
+        via = (*parent.wrapper_programs, parent.program) if parent else ()
         # What a wrapper reads from a here-document, the command among its words reads.
         inherited = parent.redirects if parent is not None and is_inner else ()
         command = SimpleCommand(
             program=program,
             path=words[0].text if words else "",
             words=tuple(words[1:]),
-            assignments=(*assignments, *assigned_by(program, words[1:])),
+            assignments=(*assignments, *find_assigned_variables(program, words[1:])),
             redirects=(*inherited, *redirects),
-            via=via,
+            wrapper_programs=via,
             parent=parent,
             is_guess=is_guess,
         )
         self.add(command, depth)
 
 
-class TreeReader:
+class SyntaxTreeReader:
     """Walks the tree of one text."""
 
     def __init__(
         self,
-        reader: CommandReader,
+        reader: CommandCollector,
         source: ShellSource,
         depth: int,
         parent: SimpleCommand | None,
         is_guess: bool,
     ) -> None:
-        self._reader = reader
+        self._collector = reader
         self._source = source
         self._text = source.text
         self._depth = depth
@@ -160,7 +160,7 @@ class TreeReader:
         if outside.replace(b"\\\n", b"").strip(b" \t\n"):
             raise UnreadableCommandError(DISAGREEMENT)
         self._walk(root)
-        self._source.check_covered()
+        self._source.check_masked()
 
     def _walk(self, node: "Node") -> None:
         kind = node.type
@@ -173,19 +173,24 @@ class TreeReader:
         elif kind == "variable_assignment" and is_in_arithmetic(node):
             self._walk_children(node)
         elif kind == "variable_assignment":
-            self._note((), (), (self._read_assignment(node),))
+            self._add_command((), (), (self._read_assignment(node),))
             self._walk_children(node)
         elif kind in ("file_redirect", "herestring_redirect"):
             # On a function's body; those of commands do not come here.
-            self._note((), (self._read_redirect(node)[0],), ())
+            self._add_command((), (self._read_redirect(node)[0],), ())
             self._walk_children(node)
         elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
             self._read_backticks(node)
         elif kind == "test_command" and EVALUATED_INDEX.search(self._quoted_text(node)):
             raise UnreadableCommandError(HIDDEN_IN_INDEX)
-        elif kind == "for_statement" and self._sets_special(node):
+        elif kind == "for_statement" and self._sets_special_variable(node):
             raise UnreadableCommandError("it changes a variable that decides what runs")
-        elif kind in STATEMENTS or kind in EXPRESSIONS or kind in WORDS or not node.is_named:
+        elif (
+            kind in STATEMENT_NODES
+            or kind in EXPRESSION_NODES
+            or kind in WORD_NODES
+            or not node.is_named
+        ):
             self._check_leaf(node)
             self._check_gaps(node)
             self._walk_children(node)
@@ -194,7 +199,7 @@ class TreeReader:
 
     def _walk_children(self, node: "Node") -> None:
         self._level += 1
-        if self._level > MOST_LEVELS:
+        if self._level > MAX_TREE_LEVELS:
             raise UnreadableCommandError("it is nested too deeply")
         for child in node.children:
             self._walk(child)
@@ -209,26 +214,26 @@ class TreeReader:
             return text.decode().replace("\\", "")
         return "\n".join(filter(None, map(self._quoted_text, node.children)))
 
-    def _sets_special(self, node: "Node") -> bool:
+    def _sets_special_variable(self, node: "Node") -> bool:
         name = node.child_by_field_name("variable")
         text = self._text[name.start_byte : name.end_byte].decode() if name else ""
-        return is_special(text)
+        return is_special_variable(text)
 
     def _check_leaf(self, node: "Node") -> None:
         if node.is_missing:
             raise UnreadableCommandError("it is not complete")
         if node.type in ("raw_string", "string"):
-            self._source.confirm(node.start_byte, node.end_byte)
+            self._source.confirm_masked(node.start_byte, node.end_byte)
         text = self._text[node.start_byte : node.end_byte]
         if node.type == "expansion" and re.search(rb"@P\s*\}", text):
             raise UnreadableCommandError("it expands a text that is only known at run time")
         if node.type == "expansion":
             assigned = ASSIGNING_EXPANSION.match(text.decode("utf-8", "replace"))
-            if assigned is not None and is_special(assigned[1]):
+            if assigned is not None and is_special_variable(assigned[1]):
                 raise UnreadableCommandError("it changes a variable that decides what runs")
         is_quoted = node.type in ("raw_string", "ansi_c_string", "string", "word") and b"[" in text
         if is_quoted and INDEX_TEXT.search(text.decode("utf-8", "replace").replace("\\", "")):
-            self._reader.has_index_text = True
+            self._collector.has_index_text = True
         if (
             node.child_count
             or not node.is_named
@@ -255,12 +260,12 @@ class TreeReader:
         if inner is None or b'\\"' in inner[1]:
             raise UnreadableCommandError(DISAGREEMENT)
         script = unescape_backticks(inner[1])
-        self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
+        self._collector.parse_text(script, self._depth + 1, self._parent, self._is_guess)
         # Quotes in it were read there.
         for covered in [
-            one for one in self._source.covered if node.start_byte <= one[0] < node.end_byte
+            one for one in self._source.masked_ranges if node.start_byte <= one[0] < node.end_byte
         ]:
-            self._source.confirm(*covered)
+            self._source.confirm_masked(*covered)
 
     def _read_redirected(self, node: "Node") -> None:
         body = node.child_by_field_name("body")
@@ -280,14 +285,14 @@ class TreeReader:
         """One simple command; redirects may bring words of it along."""
         parts = [*(command.children if command else ()), *redirects]
         words: list[Node] = []
-        dashes: list[tuple[int, Word]] = []
+        dashes: list[tuple[int, ShellWord]] = []
         targets: list[Redirect] = []
-        assignments: list[tuple[str, Word]] = []
+        assignments: list[tuple[str, ShellWord]] = []
         position = parts[0].start_byte
         for part in parts:
             # The parser loses a lone dash before a here-document: `python3 - <<EOF`.
             if re.fullmatch(rb"[ \t]+-[ \t]+", self._text[position : part.start_byte]):
-                dashes.append((position, Word("-")))
+                dashes.append((position, ShellWord("-")))
             else:
                 self._check_separation(position, part)
             position = part.end_byte
@@ -305,7 +310,9 @@ class TreeReader:
                 targets.append(redirect)
                 words += spare
             elif (
-                part.type == "command_name" or part.type in WORDS or part.type in ("==", "=~", "$")
+                part.type == "command_name"
+                or part.type in WORD_NODES
+                or part.type in ("==", "=~", "$")
             ):
                 words.append(part)
                 self._walk(part)
@@ -314,66 +321,71 @@ class TreeReader:
                     f"it uses {part.type.replace('_', ' ')} as an argument"
                 )
         ordered = sorted([*dashes, *((word.start_byte, self._read_word(word)) for word in words)])
-        self._note([word for _, word in ordered], targets, assignments)
+        self._add_command([word for _, word in ordered], targets, assignments)
 
     def _check_separation(self, position: int, part: "Node") -> None:
         gap = self._text[position : part.start_byte]
-        if SEPARATION.fullmatch(gap) is None:
+        if WORD_SEPARATOR.fullmatch(gap) is None:
             raise UnreadableCommandError(DISAGREEMENT)
         is_redirect = part.type.endswith("_redirect") and part.children[0].type != "file_descriptor"
         if not gap.replace(b"\\\n", b"") and position != part.start_byte:
             raise UnreadableCommandError(DISAGREEMENT)
         before = self._text[position - 1 : position]
-        if not gap and position and not is_redirect and before not in (b"", b"\n", *BEFORE_COMMAND):
+        if (
+            not gap
+            and position
+            and not is_redirect
+            and before not in (b"", b"\n", *CHARACTERS_BEFORE_COMMAND)
+        ):
             raise UnreadableCommandError(DISAGREEMENT)
 
     def _read_declaration(self, node: "Node") -> None:
         """export, declare and the like, and unset."""
         name, *rest = node.children
         position = name.end_byte
-        words = [Word(name.type)]
+        words = [ShellWord(name.type)]
         assignments = []
         for part in rest:
             self._check_separation(position, part)
             position = part.end_byte
             if part.type == "variable_assignment":
                 assignments.append(self._read_assignment(part))
-                words.append(Word(UNKNOWN))
+                words.append(ShellWord(UNKNOWN))
                 self._walk_children(part)
-            elif part.type in WORDS:
+            elif part.type in WORD_NODES:
                 words.append(self._read_word(part))
                 self._walk(part)
             else:
                 raise UnreadableCommandError(
                     f"it uses {part.type.replace('_', ' ')} as an argument"
                 )
-        self._note(words, (), assignments)
+        self._add_command(words, (), assignments)
 
-    def _note(
+    def _add_command(
         self,
-        words: Sequence[Word],
+        words: Sequence[ShellWord],
         redirects: Sequence[Redirect],
-        assignments: Sequence[tuple[str, Word]],
+        assignments: Sequence[tuple[str, ShellWord]],
     ) -> None:
         if words or redirects or assignments:
-            self._reader.add_words(
+            self._collector.add_words(
                 words, redirects, assignments, self._depth, self._parent, self._is_guess
             )
 
-    def _read_word(self, node: "Node") -> Word:
+    def _read_word(self, node: "Node") -> ShellWord:
         expansions: dict[int, tuple[int, str]] = {}
         collect_expansions(node, expansions)
         return read_word(self._text, node.start_byte, node.end_byte, expansions)
 
-    def _read_assignment(self, node: "Node") -> tuple[str, Word]:
+    def _read_assignment(self, node: "Node") -> tuple[str, ShellWord]:
         name, *rest = node.children
         text = self._text[name.start_byte : name.end_byte].decode("utf-8", "replace")
         self._check_gaps(node)
         if len(rest) < 2:
-            return text, Word("")
+            return text, ShellWord("")
         if len(rest) > 2 or rest[0].end_byte != rest[1].start_byte:
             raise UnreadableCommandError(DISAGREEMENT)
-        value = ANYTHING if rest[1].type == "array" else self._read_word(rest[1])
+        value = ANY_WORDS if rest[1].type == "array" else self._read_word(rest[1])
         if (
             EVALUATED_INDEX.search(value.text)
             or INDEX_OF_UNKNOWN.search(value.text)
@@ -387,7 +399,7 @@ class TreeReader:
         parts = [child for child in node.children if child.type != "file_descriptor"]
         if parts and parts[0].is_named:  # {name}>file
             parts = parts[1:]
-        if not parts or any(child.type not in WORDS for child in parts[1:]):
+        if not parts or any(child.type not in WORD_NODES for child in parts[1:]):
             raise UnreadableCommandError(DISAGREEMENT)
         operator = parts[0].type
         first = node.children[0]
@@ -397,7 +409,7 @@ class TreeReader:
         ):
             operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
         if len(parts) == 1:
-            return Redirect(operator, Word("-" if operator.endswith("-") else "")), []
+            return Redirect(operator, ShellWord("-" if operator.endswith("-") else "")), []
         target = self._read_word(parts[1])
         position = parts[1].end_byte
         for part in parts[2:]:
@@ -418,7 +430,7 @@ class TreeReader:
         for child in node.children:
             if child.type in ("heredoc_start", "heredoc_body", "heredoc_end", "<<", "<<-"):
                 continue
-            if child.type in WORDS:
+            if child.type in WORD_NODES:
                 self._check_separation(position, child)
                 spare.append(child)
                 self._walk(child)
@@ -433,29 +445,31 @@ class TreeReader:
                 self._walk(child)
             position = child.end_byte
         operator = "<<-" if "<<-" in parts else "<<"
-        body = self._read_body(position, parts, operator == "<<-")
+        body = self._read_here_document_body(position, parts, operator == "<<-")
         return Redirect(operator, body), spare
 
-    def _read_body(self, position: int, parts: dict[str, "Node"], has_tabs: bool) -> Word:
+    def _read_here_document_body(
+        self, position: int, parts: dict[str, "Node"], has_tabs: bool
+    ) -> ShellWord:
         start, end = parts["heredoc_start"], parts["heredoc_end"]
         delimiter = (start.start_byte, start.end_byte)
-        document = find_document(self._text, delimiter, position, end.start_byte, has_tabs)
-        self._source.confirm(document.first, document.last - 1)
+        document = read_here_document(self._text, delimiter, position, end.start_byte, has_tabs)
+        self._source.confirm_masked(document.first, document.last - 1)
         if INDEX_TEXT.search(document.text.replace("\\", "")):
-            self._reader.has_index_text = True
+            self._collector.has_index_text = True
         if document.is_quoted:
-            return Word(document.text)
+            return ShellWord(document.text)
         expansions: dict[int, tuple[int, str]] = {}
         if (body := parts.get("heredoc_body")) is not None:
             collect_expansions(body, expansions)
             for child in body.children:
-                if child.type in EXPANSIONS:
+                if child.type in EXPANSION_NODES:
                     self._walk(child)
         for script in find_backticks(self._text, document, expansions):
-            self._reader.read_text(script, self._depth + 1, self._parent, self._is_guess)
-        return ANYTHING if re.search(r"[$`\\]", document.text) else Word(document.text)
+            self._collector.parse_text(script, self._depth + 1, self._parent, self._is_guess)
+        return ANY_WORDS if re.search(r"[$`\\]", document.text) else ShellWord(document.text)
 
 
-def is_special(name: str) -> bool:
+def is_special_variable(name: str) -> bool:
     """Whether a variable changes what runs."""
-    return any(SimpleCommand("", "", assignments=((name, ANYTHING),)).dangerous_assignments())
+    return any(SimpleCommand("", "", assignments=((name, ANY_WORDS),)).dangerous_assignments())

@@ -9,18 +9,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .shell_commands import UnreadableCommandError, Word, base_name, name_set
+from .shell_commands import ShellWord, UnreadableCommandError, get_base_name, split_name_set
 
-MOST_GUESSES = 40
+MAX_GUESSED_WORDS = 40
 
-SHELLS = name_set("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh")
+SHELLS = split_name_set("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh")
 # Programs that run a program text of their own language, from stdin if there is no argument.
-INTERPRETERS = name_set(
+INTERPRETERS = split_name_set(
     "bun deno irb julia lua luajit node nodejs osascript perl php python python2 "
     "python3 pypy pypy3 R Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc"
 )
-STDIN_PROGRAMS = name_set("ed ex expect")
-GUESSED = name_set(
+STDIN_PROGRAMS = split_name_set("ed ex expect")
+GUESSED_PROGRAMS = split_name_set(
     "abduco bubblewrap bwrap caffeinate capsh catchsegv cgexec choom chpst chronic "
     "cpulimit daemonize dbus-run-session distrobox dtach dumb-init eatmydata entr "
     "envdir envuidgid fakechroot fakeroot fdmove firejail gdbserver gosu gpg-agent "
@@ -32,57 +32,59 @@ GUESSED = name_set(
     "unbuffer uvx valgrind winpty x86_64 xvfb-run"
 )
 # These run a program only with some subcommands; with the others their words are names of packages.
-MANAGERS = name_set(
+PACKAGE_MANAGERS = split_name_set(
     "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise "
     "nerdctl nix npm pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn"
 )
-MANAGER_RUNS = name_set(
+MANAGER_RUN_WORDS = split_name_set(
     "compose container create debug develop dlx exec explore run shell ssh tool x "
     "--command --run -c run-script"
 )
 # Programs of which some options hold a command.
-OPTION_TEXTS = name_set(
+PROGRAMS_WITH_COMMAND_OPTIONS = split_name_set(
     "tar bsdtar rsync sort split zip man less git scp sftp curl wget cpio mutt "
     "openssl nc ncat netcat cargo go rustup cmake ctest gcc cc clang g++ pip pip3 "
     "journalctl systemctl dpkg apt apt-get vim vi view vimdiff nvim ex emacs nano ssh "
     "fzf bat ctags gh hg svn dstat tcpdump wall ansible puppet logrotate "
     "logsave msgattrib msgfilter xdg-open xdotool zathura screen docker make gmake"
 )
-GIT_RUNNERS = name_set(
+GIT_RUNNERS = split_name_set(
     "bisect config difftool filter-branch for-each-repo mergetool rebase submodule send-email"
 )
-BUILTIN_RUNNERS = name_set("alias bind compgen complete enable hash mapfile readarray")
-BUILTINS = name_set(". : [ alias bind builtin command coproc eval exec export set source test trap")
+BUILTIN_RUNNERS = split_name_set("alias bind compgen complete enable hash mapfile readarray")
+BUILTINS = split_name_set(
+    ". : [ alias bind builtin command coproc eval exec export set source test trap"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class InnerCommand:
     """Either the words of a command, or a text for a shell to read."""
 
-    words: tuple[Word, ...] = ()
+    words: tuple[ShellWord, ...] = ()
     text: str | None = None
-    assignments: tuple[tuple[str, Word], ...] = ()
+    assignments: tuple[tuple[str, ShellWord], ...] = ()
     is_guess: bool = False
     starts_shell: bool = False
 
 
-def guess_strictly(words: Sequence[Word]) -> Iterator[InnerCommand]:
+def guess_literal_commands(words: Sequence[ShellWord]) -> Iterator[InnerCommand]:
     if any(not word.is_literal for word in words):
         raise UnreadableCommandError("which program it runs is only known at run time")
     yield from guess_commands(words)
 
 
-def guess_commands(words: Sequence[Word]) -> Iterator[InnerCommand]:
+def guess_commands(words: Sequence[ShellWord]) -> Iterator[InnerCommand]:
     """Every word that could be the start of a command."""
-    if len(words) > MOST_GUESSES:
+    if len(words) > MAX_GUESSED_WORDS:
         raise UnreadableCommandError(
-            f"it has more than {MOST_GUESSES} words to a program that runs others"
+            f"it has more than {MAX_GUESSED_WORDS} words to a program that runs others"
         )
     for at, word in enumerate(words):
         if not word.is_literal:
             continue
         if re.fullmatch(r"[\w./+-]+", word.text) and not word.text.startswith("-"):
-            name = base_name(word.text)
+            name = get_base_name(word.text)
             if name not in BUILTINS:
                 yield InnerCommand(
                     words=tuple(words[at:]), is_guess=True, starts_shell=name in SHELLS
@@ -90,15 +92,17 @@ def guess_commands(words: Sequence[Word]) -> Iterator[InnerCommand]:
     yield from guess_option_texts(words, all_words=True)
 
 
-def guess_option_texts(words: Sequence[Word], all_words: bool = False) -> Iterator[InnerCommand]:
+def guess_option_texts(
+    words: Sequence[ShellWord], all_words: bool = False
+) -> Iterator[InnerCommand]:
     """Texts with spaces that stand after an option or after an equals sign."""
     for at, word in enumerate(words):
         follows_option = at > 0 and words[at - 1].text.startswith("-")
         if word.is_literal and (all_words or follows_option or re.match(r"[-+:]|\w+=", word.text)):
-            yield from guess_text(word.text)
+            yield from guess_commands_in_text(word.text)
 
 
-def guess_text(text: str) -> Iterator[InnerCommand]:
+def guess_commands_in_text(text: str) -> Iterator[InnerCommand]:
     """The text, what follows an equals sign in it, and what follows an exclamation mark."""
     readings = {text} | {
         text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])

@@ -11,27 +11,39 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .shell_commands import SimpleCommand, UnreadableCommandError, Word, base_name, name_set
-from .shell_flags import find_flags, is_flag_word, same_flag
+from .shell_commands import (
+    ShellWord,
+    SimpleCommand,
+    UnreadableCommandError,
+    get_base_name,
+    split_name_set,
+)
+from .shell_flags import find_flags, has_same_flag, is_flag_word
 from .shell_parser import parse_commands
 from .shell_programs import INTERPRETERS, SHELLS
 
 # Wrappers that change nothing about what the inner command may do. Others need a rule.
-TRANSPARENT = name_set("command env ionice nice nohup stdbuf time timeout")
+TRANSPARENT_WRAPPERS = split_name_set("command env ionice nice nohup stdbuf time timeout")
 SAFE_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|CI|PYTHONUNBUFFERED"
     r"|PYTHONDONTWRITEBYTECODE|RUST_BACKTRACE|RUST_LOG|NODE_ENV|DEBUG|VERBOSE"
 )
-SYSTEM_DIRECTORIES = name_set("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin")
+SYSTEM_DIRECTORIES = split_name_set("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin")
 # How other languages start programs. Their texts are searched for the name of a denied program only
 # where one of these is found; for interpreters not listed here, always.
-STARTERS = {
+STARTER_PATTERNS = {
     "awk": re.compile(r"system|\||getline"),
     "sed": re.compile(r"(?:^|[;{}\n\d$/])\s*e\b|([^\w\s\\])\w*e\w*(?:$|[;}\s])"),
     "vim": re.compile(r"!|system"),
 }
-STARTERS |= {"gawk": STARTERS["awk"], "mawk": STARTERS["awk"], "nawk": STARTERS["awk"]}
-STARTERS |= dict.fromkeys(("vi", "nvim", "ex", "ed", "view", "emacs"), STARTERS["vim"])
+STARTER_PATTERNS |= {
+    "gawk": STARTER_PATTERNS["awk"],
+    "mawk": STARTER_PATTERNS["awk"],
+    "nawk": STARTER_PATTERNS["awk"],
+}
+STARTER_PATTERNS |= dict.fromkeys(
+    ("vi", "nvim", "ex", "ed", "view", "emacs"), STARTER_PATTERNS["vim"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ def is_deny_entry(text: str) -> bool:
     return bool(text.strip()) and not re.search(r"[;&|<>()`$'\"\\\n]", text)
 
 
-def find_denied(line: str, deny: Sequence[str]) -> str | None:
+def find_denied_entry(line: str, deny: Sequence[str]) -> str | None:
     """The first entry of a deny list that names something the line would run.
 
     Raises UnreadableCommandError if that cannot be told.
@@ -90,7 +102,7 @@ def find_denied(line: str, deny: Sequence[str]) -> str | None:
     unreadable: UnreadableCommandError | None = None
     for entry in deny:
         try:
-            if matches_any(ShellRule("prefix", tuple(entry.split())), commands):
+            if matches_any_command(ShellRule("prefix", tuple(entry.split())), commands):
                 return entry
         except UnreadableCommandError as error:
             unreadable = error
@@ -99,13 +111,13 @@ def find_denied(line: str, deny: Sequence[str]) -> str | None:
     return None
 
 
-def matches_any(rule: ShellRule, commands: Sequence[SimpleCommand]) -> bool:
+def matches_any_command(rule: ShellRule, commands: Sequence[SimpleCommand]) -> bool:
     """Whether some command is one that the rule forbids or asks about. Raises
     UnreadableCommandError if that depends on what is only known at run time."""
     if rule.kind == "any":
         return bool(commands)
-    program, wanted = base_name(rule.words[0]), rule.words[1:]
-    if any(matches_surely(program, wanted, command) for command in commands):
+    program, wanted = get_base_name(rule.words[0]), rule.words[1:]
+    if any(matches_certainly(program, wanted, command) for command in commands):
         return True
     for command in commands:
         if name := next(command.code_assignments(), None):
@@ -115,19 +127,19 @@ def matches_any(rule: ShellRule, commands: Sequence[SimpleCommand]) -> bool:
     return False
 
 
-def matches_surely(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
+def matches_certainly(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
     if command.program == program:
-        return not missing_words(wanted, command)
+        return not find_missing_words(wanted, command)
     return mentions_program(program, wanted, command)
 
 
-def missing_words(wanted: Sequence[str], command: SimpleCommand) -> list[str]:
+def find_missing_words(wanted: Sequence[str], command: SimpleCommand) -> list[str]:
     arguments = [word.text for word in command.words if word.is_literal]
     flags = find_flags(command.program, arguments)
     return [
         word
         for word in wanted
-        if word not in arguments and not same_flag(command.program, word, arguments, flags)
+        if word not in arguments and not has_same_flag(command.program, word, arguments, flags)
     ]
 
 
@@ -136,14 +148,14 @@ def may_match(wanted: Sequence[str], command: SimpleCommand) -> bool:
     positional = sum(not word.startswith("-") for word in wanted)
     return all(
         any(
-            not word.is_literal and may_supply(text, at, command.words, positional)
+            not word.is_literal and may_supply_word(text, at, command.words, positional)
             for at, word in enumerate(command.words)
         )
-        for text in missing_words(wanted, command)
+        for text in find_missing_words(wanted, command)
     )
 
 
-def may_supply(text: str, at: int, words: Sequence[Word], positional: int) -> bool:
+def may_supply_word(text: str, at: int, words: Sequence[ShellWord], positional: int) -> bool:
     word, before = words[at], [one.text for one in words[:at]]
     if text.startswith("-"):
         if "--" in before or not word.may_be_option():
@@ -161,19 +173,19 @@ def may_supply(text: str, at: int, words: Sequence[Word], positional: int) -> bo
 def mentions_program(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
     """Whether the text that an interpreter is given speaks of the program."""
     name = re.sub(r"[\d.]+$", "", command.program)
-    if not {command.program, name} & INTERPRETERS and command.program not in STARTERS:
+    if not {command.program, name} & INTERPRETERS and command.program not in STARTER_PATTERNS:
         return False
     texts = [word.text for word in command.words]
     texts += [redirect.target.text for redirect in command.redirects if redirect.is_text]
     text = "\n".join(texts)
-    starter = STARTERS.get(command.program)
+    starter = STARTER_PATTERNS.get(command.program)
     if starter is not None and not starter.search(text):
         return False
     names = [program, *(word for word in wanted if not word.startswith("-"))]
     return all(re.search(rf"(?<![\w.-]){re.escape(one)}(?![\w-])", text) for one in names)
 
 
-def covers_all(
+def covers_all_commands(
     rules: Sequence[ShellRule],
     commands: Sequence[SimpleCommand],
     is_harmless: Callable[[SimpleCommand], bool] | None = None,
@@ -184,11 +196,11 @@ def covers_all(
     known = [command for command in commands if not command.is_guess]
     wrapping = {id(command.parent) for command in known}
     return bool(known) and all(
-        is_plain(command)
+        is_plain_command(command)
         and (
             command.program == ""
-            or is_covered(rules, command)
-            or is_transparent(command, id(command) in wrapping)
+            or is_covered_command(rules, command)
+            or is_transparent_wrapper(command, id(command) in wrapping)
             or (is_harmless is not None and is_harmless(command))
         )
         for command in known
@@ -200,7 +212,7 @@ def are_safe_variables(names: Sequence[str]) -> bool:
     return all(SAFE_VARIABLES.fullmatch(name) for name in names)
 
 
-def is_plain(command: SimpleCommand) -> bool:
+def is_plain_command(command: SimpleCommand) -> bool:
     """Nothing but literal words: no assignment that matters, no file written."""
     return (
         command.is_literal
@@ -209,7 +221,7 @@ def is_plain(command: SimpleCommand) -> bool:
     )
 
 
-def is_covered(rules: Sequence[ShellRule], command: SimpleCommand) -> bool:
+def is_covered_command(rules: Sequence[ShellRule], command: SimpleCommand) -> bool:
     """By a rule, or because an exact rule names the whole command it is part of."""
     if any(matches_strictly(rule, command) for rule in rules):
         return True
@@ -232,9 +244,9 @@ def matches_strictly(rule: ShellRule, command: SimpleCommand) -> bool:
     return words == wanted if rule.kind == "exact" else words[: len(wanted)] == wanted
 
 
-def is_transparent(command: SimpleCommand, has_inner: bool) -> bool:
+def is_transparent_wrapper(command: SimpleCommand, has_inner: bool) -> bool:
     if not has_inner or "/" in command.path:
         return False
     if command.program in SHELLS:
         return len(command.words) == 2 and command.words[0].text == "-c"
-    return command.program in TRANSPARENT
+    return command.program in TRANSPARENT_WRAPPERS

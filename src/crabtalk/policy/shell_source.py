@@ -15,15 +15,15 @@ from .shell_commands import UnreadableCommandError
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-LONGEST = 64 * 1024  # bytes
-MOST_SIGNS = 320
-MOST_WORDS = 1000
-MOST_KEYWORDS = 200
+MAX_BYTES = 64 * 1024  # bytes
+MAX_SPECIAL_CHARACTERS = 320
+MAX_WORDS = 1000
+MAX_KEYWORDS = 200
 
-MOST_QUOTES = 600
-MOST_DOCUMENTS = 8
+MAX_QUOTES = 600
+MAX_HERE_DOCUMENTS = 8
 
-PLAIN = bytes(
+PLAIN_BYTES = bytes(
     sign for sign in range(256) if sign > 127 or chr(sign).isalnum() or chr(sign) in "_ \t./,:%+@^-"
 )
 QUOTE = re.compile(rb"[\\'\"#<]")
@@ -46,18 +46,18 @@ TOKEN = re.compile(
 )
 
 
-class Budget:
+class ParseBudget:
     """What is left to be parsed for one line, all its nested texts included."""
 
     def __init__(self) -> None:
-        self.bytes = 4 * LONGEST
-        self.signs = MOST_SIGNS
-        self.words = MOST_WORDS
-        self.keywords = MOST_KEYWORDS
+        self.bytes = 4 * MAX_BYTES
+        self.signs = MAX_SPECIAL_CHARACTERS
+        self.words = MAX_WORDS
+        self.keywords = MAX_KEYWORDS
 
     def spend(self, text: bytes) -> None:
         self.bytes -= len(text)
-        self.signs -= count_signs(text)
+        self.signs -= count_special_characters(text)
         if min(self.bytes, self.signs) >= 0:
             self.words -= len(BLANKS.findall(text))
             self.keywords -= len(KEYWORD.findall(text))
@@ -68,39 +68,39 @@ class Budget:
 class ShellSource:
     """A text and its tree. `covered` are the ranges that the parser did not see as they are."""
 
-    def __init__(self, text: str, budget: Budget) -> None:
-        if len(text) > LONGEST:
-            raise UnreadableCommandError(f"it is longer than {LONGEST // 1024} KiB")
+    def __init__(self, text: str, budget: ParseBudget) -> None:
+        if len(text) > MAX_BYTES:
+            raise UnreadableCommandError(f"it is longer than {MAX_BYTES // 1024} KiB")
         if CONTROL.search(text):
             raise UnreadableCommandError("it holds control characters")
         try:
             self.text = text.encode("utf-8")
         except UnicodeEncodeError:
             raise UnreadableCommandError("it holds characters that are not text") from None
-        if len(self.text) > LONGEST:
-            raise UnreadableCommandError(f"it is longer than {LONGEST // 1024} KiB")
-        self.covered: set[tuple[int, int]] = set()
+        if len(self.text) > MAX_BYTES:
+            raise UnreadableCommandError(f"it is longer than {MAX_BYTES // 1024} KiB")
+        self.masked_ranges: set[tuple[int, int]] = set()
         visible = self.text
-        if count_signs(visible) > budget.signs // 2 or len(visible) > LONGEST // 8:
-            visible = self._cover()
+        if count_special_characters(visible) > budget.signs // 2 or len(visible) > MAX_BYTES // 8:
+            visible = self._mask_quoted_text()
         budget.spend(visible)
         self.root: Node = load_parser().parse(visible).root_node
         if self.root.has_error:
             raise UnreadableCommandError("it is not a complete command, or written in a rare way")
 
-    def confirm(self, start: int, end: int) -> None:
+    def confirm_masked(self, start: int, end: int) -> None:
         """The tree has a quoted text there, or the body of a here-document."""
-        self.covered.discard((start, end))
+        self.masked_ranges.discard((start, end))
 
-    def check_covered(self) -> None:
-        if self.covered:
+    def check_masked(self) -> None:
+        if self.masked_ranges:
             raise UnreadableCommandError("its quotes cannot be told apart")
 
-    def _cover(self) -> bytes:
+    def _mask_quoted_text(self) -> bytes:
         """The text with x for everything inside long quotes and here-documents."""
         visible = bytearray(self.text)
         at = documents = 0
-        for _ in range(MOST_QUOTES):
+        for _ in range(MAX_QUOTES):
             next_quote = QUOTE.search(self.text, at)
             if next_quote is None:
                 break
@@ -115,17 +115,17 @@ class ShellSource:
                 outer = (found.start(), found.end())
             elif found["heredoc"]:
                 documents += 1
-                if documents > MOST_DOCUMENTS:
+                if documents > MAX_HERE_DOCUMENTS:
                     break
-                start, end = self._here_document(found)
+                start, end = self._find_here_document(found)
                 outer = (start, end)
                 at = max(at, end)
             if end > start:
                 visible[start:end] = b"x" * (end - start)
-                self.covered.add(outer)
+                self.masked_ranges.add(outer)
         return bytes(visible)
 
-    def _here_document(self, found: re.Match[bytes]) -> tuple[int, int]:
+    def _find_here_document(self, found: re.Match[bytes]) -> tuple[int, int]:
         """The range of the body, up to the newline before its last line; empty if there is none."""
         delimiter = found["delimiter"].strip(b"'\"\\")
         start = found.end()
@@ -141,9 +141,9 @@ class ShellSource:
         return start, end.start() - 1
 
 
-def count_signs(text: bytes) -> int:
+def count_special_characters(text: bytes) -> int:
     """How many characters there are that can mean something to a shell."""
-    return len(text.translate(None, PLAIN))
+    return len(text.translate(None, PLAIN_BYTES))
 
 
 @cache

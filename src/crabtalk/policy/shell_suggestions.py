@@ -2,9 +2,9 @@
 
 import shlex
 
-from .shell_commands import SimpleCommand, UnreadableCommandError, name_set
+from .shell_commands import SimpleCommand, UnreadableCommandError, split_name_set
 from .shell_parser import parse_commands
-from .shell_rules import covers_all, is_transparent, parse_shell_rule
+from .shell_rules import covers_all_commands, is_transparent_wrapper, parse_shell_rule
 
 # Programs with subcommands, and the subcommands that have a further word to name what is run.
 SUBCOMMANDS: dict[str, frozenset[str]] = {
@@ -56,12 +56,12 @@ SUBCOMMANDS: dict[str, frozenset[str]] = {
     }.items()
 }
 # Subcommands that run programs, change settings that do, or reach further than their name says.
-EXACT_SUBCOMMANDS = name_set(
+EXACT_SUBCOMMANDS = split_name_set(
     "bisect config debug difftool dlx eval exec filter-branch mergetool run rebase "
     "runner shell ssh submodule tool x push publish login"
 )
 # Programs that only read, or build and test what is there; any argument is fine for them.
-PREFIX_PROGRAMS = name_set(
+PREFIX_PROGRAMS = split_name_set(
     "basename black cat cksum cmp column comm cut cd df diff dirname du echo eslint "
     "expr false flake8 fmt grep head id isort jq ls md5sum mkdir mypy nl od paste "
     "prettier printf ps pwd pyright readlink realpath rg seq sha1sum sha256sum "
@@ -70,7 +70,7 @@ PREFIX_PROGRAMS = name_set(
 )
 
 
-def suggest_rule(line: str) -> tuple[str, ...] | None:
+def suggest_shell_rules(line: str) -> tuple[str, ...] | None:
     """Rules that together allow the line, or None where that cannot be said safely.
 
     Programs with subcommands are remembered with the subcommand, a few harmless ones with any
@@ -85,23 +85,23 @@ def suggest_rule(line: str) -> tuple[str, ...] | None:
     exact: set[int] = set()
     rules: list[str] = []
     for command in known:
-        if not command.program or is_transparent(command, id(command) in wrapping):
+        if not command.program or is_transparent_wrapper(command, id(command) in wrapping):
             continue
         if has_ancestor(command, exact):
             continue
-        rule = suggest_for(command)
+        rule = suggest_command_rule(command)
         if not rule.endswith(":*"):
             exact.add(id(command))
         if rule not in rules:
             rules.append(rule)
     try:
-        is_enough = covers_all([parse_shell_rule(rule) for rule in rules], commands)
+        is_enough = covers_all_commands([parse_shell_rule(rule) for rule in rules], commands)
     except ValueError:
         return None
     return tuple(rules) if rules and is_enough else None
 
 
-def suggest_for(command: SimpleCommand) -> str:
+def suggest_command_rule(command: SimpleCommand) -> str:
     words = [word.text for word in command.words]
     exact = shlex.join([command.path, *words])
     if "/" in command.path:

@@ -9,14 +9,14 @@ import re
 import sys
 from collections.abc import Mapping
 
-from .shell_commands import UNKNOWN, UnreadableCommandError, Word
+from .shell_commands import UNKNOWN, ShellWord, UnreadableCommandError
 
 DISAGREEMENT = "the parser and the shell could read it differently"
 METACHARACTERS = b" \t\n;&|<>()"
 
 # In $'...': what a letter stands for, and the ways to write a number.
-LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
-ESCAPE = re.compile(
+ANSI_LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+ANSI_ESCAPE = re.compile(
     rb"""\\(?:
         x\{(?P<braced>[0-9a-fA-F]*)\}?
       | x(?P<byte>[0-9a-fA-F]{1,2})
@@ -29,7 +29,7 @@ ESCAPE = re.compile(
 )
 ANSI_QUOTED = re.compile(rb"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 SINGLE_QUOTED = re.compile(rb"'([^']*)'")
-PLAIN = re.compile(rb"[^\\'\"$`*?\[{ \t\n;&|<>()]+")
+PLAIN_TEXT = re.compile(rb"[^\\'\"$`*?\[{ \t\n;&|<>()]+")
 PLAIN_IN_QUOTES = re.compile(rb"[^\\\"$`]+")
 BRACE_EXPANSION = re.compile(r"\{.*(,|\.\.).*\}", re.DOTALL)
 TILDE = re.compile(r"~[^/]*")
@@ -37,13 +37,13 @@ TILDE = re.compile(r"~[^/]*")
 
 def read_word(
     source: bytes, start: int, end: int, expansions: Mapping[int, tuple[int, str]]
-) -> Word:
+) -> ShellWord:
     """The value of source[start:end]. `expansions` maps where an expansion starts to where it ends
     and the parser's name for it."""
-    return WordReader(source, start, end, expansions).read()
+    return ShellWordReader(source, start, end, expansions).read()
 
 
-class WordReader:
+class ShellWordReader:
     """Reads from left to right. `_shape` is the unquoted text, with an x for all that is quoted."""
 
     def __init__(
@@ -57,7 +57,7 @@ class WordReader:
         self._shape: list[bytes] = []
         self._may_split = False
 
-    def read(self) -> Word:
+    def read(self) -> ShellWord:
         while self._at < self._end:
             self._read_piece()
         if self._at != self._end:
@@ -65,10 +65,10 @@ class WordReader:
         text = b"".join(self._pieces).decode("utf-8", "surrogateescape")
         shape = b"".join(self._shape).decode("utf-8", "surrogateescape")
         if BRACE_EXPANSION.search(shape):
-            return Word(UNKNOWN, may_split=True)
+            return ShellWord(UNKNOWN, may_split=True)
         if found := TILDE.match(shape):
             text = UNKNOWN + text[found.end() :]
-        return Word(text, self._may_split)
+        return ShellWord(text, self._may_split)
 
     def _add(self, piece: bytes, is_quoted: bool = True) -> None:
         self._pieces.append(piece)
@@ -99,7 +99,7 @@ class WordReader:
             self._at += 1
             self._read_double_quoted()
         elif sign == b"$" and following == b"'":
-            self._add(decode_ansi(self._match(ANSI_QUOTED)[1]))
+            self._add(decode_ansi_quoted(self._match(ANSI_QUOTED)[1]))
         elif sign == b"$" and following == b'"':
             self._at += 2
             self._read_double_quoted()
@@ -115,7 +115,7 @@ class WordReader:
             self._at += 1
             self._add(sign, is_quoted=False)
         else:
-            self._add(self._match(PLAIN)[0], is_quoted=False)
+            self._add(self._match(PLAIN_TEXT)[0], is_quoted=False)
 
     def _read_double_quoted(self) -> None:
         self._add(b"")
@@ -165,10 +165,10 @@ class WordReader:
             raise UnreadableCommandError(DISAGREEMENT)
 
 
-def decode_ansi(text: bytes) -> bytes:
+def decode_ansi_quoted(text: bytes) -> bytes:
     """The text inside $'...', where a backslash spells characters or bytes."""
     try:
-        data = ESCAPE.sub(replace_escape, text)
+        data = ANSI_ESCAPE.sub(replace_escape, text)
     except ValueError:
         raise UnreadableCommandError("it spells a character that does not exist") from None
     # Bash ends such a text at the first NUL.
@@ -188,4 +188,4 @@ def replace_escape(escape: re.Match[bytes]) -> bytes:
             return chr(number).encode("utf-8", "surrogatepass")
         case "control":
             return bytes([0x7F if text == b"?" else text[0] % 32])
-    return bytes([LETTERS[text[0]]]) if text[0] in LETTERS else escape[0]
+    return bytes([ANSI_LETTERS[text[0]]]) if text[0] in ANSI_LETTERS else escape[0]

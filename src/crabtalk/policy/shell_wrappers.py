@@ -10,41 +10,47 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from .shell_commands import (
-    ANYTHING,
+    ANY_WORDS,
     UNKNOWN,
+    ShellWord,
     SimpleCommand,
     UnreadableCommandError,
-    Word,
-    base_name,
+    get_base_name,
 )
-from .shell_options import SSH, WRAPPERS, ParsedOptions, UnknownOptionError, parse_options
+from .shell_options import (
+    SSH_OPTIONS,
+    WRAPPER_OPTIONS,
+    ParsedOptions,
+    UnknownOptionError,
+    parse_options,
+)
 from .shell_programs import (
     BUILTIN_RUNNERS,
     GIT_RUNNERS,
-    GUESSED,
+    GUESSED_PROGRAMS,
     INTERPRETERS,
-    MANAGER_RUNS,
-    MANAGERS,
-    OPTION_TEXTS,
+    MANAGER_RUN_WORDS,
+    PACKAGE_MANAGERS,
+    PROGRAMS_WITH_COMMAND_OPTIONS,
     SHELLS,
     STDIN_PROGRAMS,
     InnerCommand,
     guess_commands,
+    guess_commands_in_text,
+    guess_literal_commands,
     guess_option_texts,
-    guess_strictly,
-    guess_text,
 )
 
 
-def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
+def find_inner_commands(command: SimpleCommand) -> Iterator[InnerCommand]:
     """What a command runs. Raises UnreadableCommandError where that is not in the line."""
     program = command.program
     name = re.sub(r"[\d.]+$", "", program) if program not in INTERPRETERS else program
     if program in SHELLS or name in SHELLS:
         yield from read_shell(command)
-    elif program in SPECIAL:
-        yield from SPECIAL[program](command)
-    elif program in WRAPPERS:
+    elif program in COMMAND_READERS:
+        yield from COMMAND_READERS[program](command)
+    elif program in WRAPPER_OPTIONS:
         yield from read_wrapper(command)
     elif program in BUILTIN_RUNNERS:
         check_builtin(command)
@@ -54,18 +60,20 @@ def find_inner(command: SimpleCommand) -> Iterator[InnerCommand]:
         check_stdin(command)
     elif program == "git":
         yield from read_git(command)
-    elif program in MANAGERS:
-        if any(word.text in MANAGER_RUNS or not word.is_literal for word in command.words[:12]):
+    elif program in PACKAGE_MANAGERS:
+        if any(
+            word.text in MANAGER_RUN_WORDS or not word.is_literal for word in command.words[:12]
+        ):
             yield from guess_commands(command.words)
-    elif program in GUESSED:
+    elif program in GUESSED_PROGRAMS:
         yield from guess_commands(command.words)
-    elif program in OPTION_TEXTS:
+    elif program in PROGRAMS_WITH_COMMAND_OPTIONS:
         if program in ("make", "gmake"):
             check_makefile(command)
         yield from guess_option_texts(command.words)
 
 
-def text_of(word: Word) -> InnerCommand:
+def build_text_command(word: ShellWord) -> InnerCommand:
     if not word.is_literal:
         raise UnreadableCommandError("it runs a text that is only known at run time")
     return InnerCommand(text=word.text)
@@ -76,7 +84,7 @@ def read_stdin(command: SimpleCommand) -> InnerCommand:
     text = command.stdin_text()
     if text is None:
         raise UnreadableCommandError(f"{command.program} reads commands that are not in the line")
-    return text_of(text)
+    return build_text_command(text)
 
 
 def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -100,7 +108,7 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
             if text.startswith("--command"):
                 is_script = True
                 if "=" in text:
-                    yield text_of(Word(text.partition("=")[2]))
+                    yield build_text_command(ShellWord(text.partition("=")[2]))
                     return
             elif not text.startswith("--"):
                 is_script = is_script or ("c" in text and text.startswith("-"))
@@ -108,7 +116,7 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
         elif text in ("-", "--"):
             continue
         elif is_script:
-            yield text_of(word)
+            yield build_text_command(word)
             return
         elif reads_stdin or text == "/dev/stdin":
             break
@@ -120,11 +128,11 @@ def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def read_wrapper(command: SimpleCommand) -> Iterator[InnerCommand]:
-    wrapper = WRAPPERS[command.program]
+    wrapper = WRAPPER_OPTIONS[command.program]
     try:
         options = parse_options(wrapper, command.words)
     except UnknownOptionError:
-        yield from guess_strictly(command.words)
+        yield from guess_literal_commands(command.words)
         return
     if options.names & (wrapper.without_command | {"help", "version"}):
         return
@@ -136,18 +144,18 @@ def read_wrapper(command: SimpleCommand) -> Iterator[InnerCommand]:
     assignments = []
     while wrapper.takes_assignments and rest and "=" in rest[0].text:
         name, _, value = rest[0].text.partition("=")
-        assignments.append((name, Word(value, rest[0].may_split)))
+        assignments.append((name, ShellWord(value, rest[0].may_split)))
         rest = rest[1:]
     if wrapper.takes_assignments and rest and rest[0].text == "--":
         rest = rest[1:]
-    yield from read_rest(command, options, rest, tuple(assignments))
+    yield from read_wrapped_command(command, options, rest, tuple(assignments))
 
 
-def read_rest(
+def read_wrapped_command(
     command: SimpleCommand,
     options: ParsedOptions,
-    rest: tuple[Word, ...],
-    assignments: tuple[tuple[str, Word], ...],
+    rest: tuple[ShellWord, ...],
+    assignments: tuple[tuple[str, ShellWord], ...],
 ) -> Iterator[InnerCommand]:
     program = command.program
     if program == "env" and (text := options.get("S", "split-string")) is not None:
@@ -155,16 +163,16 @@ def read_rest(
             raise UnreadableCommandError("env splits a text that cannot be read")
         yield InnerCommand(text=f"env {text.text} {join_words(rest)}")
     elif program == "flock" and (text := options.get("c", "command")) is not None:
-        yield text_of(text)
+        yield build_text_command(text)
     elif program == "flock" and rest and rest[0].text in ("-c", "--command") and len(rest) > 1:
-        yield text_of(rest[1])
+        yield build_text_command(rest[1])
     elif program == "script":
         if (text := options.get("c", "command")) is None:
             raise UnreadableCommandError("script starts a shell")
-        yield text_of(text)
+        yield build_text_command(text)
     elif program == "watch" and not options.names & {"x", "exec"}:
         if rest:
-            yield InnerCommand(text=" ".join(text_of(word).text or "" for word in rest))
+            yield InnerCommand(text=" ".join(build_text_command(word).text or "" for word in rest))
     elif program == "xargs":
         yield read_xargs(options, rest)
     elif (program == "sudo" and options.names & {"s", "i", "shell", "login"} and not rest) or (
@@ -176,42 +184,42 @@ def read_rest(
             yield read_stdin(command)
     elif program == "strace" and (variable := options.get("E")) is not None:
         name, _, value = variable.text.partition("=")
-        yield InnerCommand(words=rest, assignments=((name, Word(value)),))
+        yield InnerCommand(words=rest, assignments=((name, ShellWord(value)),))
     elif rest:
         yield InnerCommand(words=rest, assignments=assignments)
     elif assignments and program == "env":
         return
 
 
-def read_xargs(options: ParsedOptions, rest: tuple[Word, ...]) -> InnerCommand:
+def read_xargs(options: ParsedOptions, rest: tuple[ShellWord, ...]) -> InnerCommand:
     """Words from the input are added at the end, or replace a mark in the others."""
     if not rest:
-        return InnerCommand(words=(Word("echo"), ANYTHING))
+        return InnerCommand(words=(ShellWord("echo"), ANY_WORDS))
     mark = options.get("I", "replace", "i")
     if mark is None and not options.names & {"i", "replace"}:
-        return InnerCommand(words=(*rest, ANYTHING))
+        return InnerCommand(words=(*rest, ANY_WORDS))
     text = mark.text if mark is not None else "{}"
-    words = tuple(Word(word.text.replace(text, UNKNOWN), word.may_split) for word in rest)
+    words = tuple(ShellWord(word.text.replace(text, UNKNOWN), word.may_split) for word in rest)
     return InnerCommand(words=words)
 
 
 def read_su(command: SimpleCommand) -> Iterator[InnerCommand]:
     """su and runuser: a text with -c, or with runuser -u a command."""
     try:
-        options = parse_options(WRAPPERS[command.program], command.words, permute=True)
+        options = parse_options(WRAPPER_OPTIONS[command.program], command.words, permute=True)
     except UnknownOptionError:
-        yield from guess_strictly(command.words)
+        yield from guess_literal_commands(command.words)
         return
     if options.names & {"help", "version", "h", "V"}:
         return
     shell = options.get("s", "shell")
-    if shell is not None and base_name(shell.text) not in SHELLS:
+    if shell is not None and get_base_name(shell.text) not in SHELLS:
         raise UnreadableCommandError(f"{command.program} starts {shell}")
     text = options.get("c", "command", "session-command")
     if text is not None:
-        yield text_of(text)
+        yield build_text_command(text)
     elif command.program == "runuser" and options.get("u", "user") is not None:
-        straight = parse_options(WRAPPERS["runuser"], command.words)
+        straight = parse_options(WRAPPER_OPTIONS["runuser"], command.words)
         yield InnerCommand(words=straight.rest)
     else:
         yield read_stdin(command)
@@ -220,31 +228,33 @@ def read_su(command: SimpleCommand) -> Iterator[InnerCommand]:
 def read_ssh(command: SimpleCommand) -> Iterator[InnerCommand]:
     """The remote command counts as a command. Its words are joined and read by a shell there."""
     try:
-        first = parse_options(SSH, command.words)
-        second = parse_options(SSH, first.rest[1:])
+        first = parse_options(SSH_OPTIONS, command.words)
+        second = parse_options(SSH_OPTIONS, first.rest[1:])
     except UnknownOptionError:
-        yield from guess_strictly(command.words)
+        yield from guess_literal_commands(command.words)
         return
     for name, value in (*first.values, *second.values):
         found = re.match(r"(?i)\s*(\w*command)\s*[= ]\s*(.*)", value.text, re.DOTALL)
         if name == "o" and found and found[2].lower() != "none":
-            yield text_of(Word(found[2], value.may_split))
+            yield build_text_command(ShellWord(found[2], value.may_split))
     if (first.names | second.names) & set("GOQVWN") or not first.rest:
         return
     if second.rest:
-        yield InnerCommand(text=" ".join(text_of(word).text or "" for word in second.rest))
+        yield InnerCommand(
+            text=" ".join(build_text_command(word).text or "" for word in second.rest)
+        )
     else:
         yield read_stdin(command)
 
 
 def read_eval(command: SimpleCommand) -> Iterator[InnerCommand]:
-    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    words = command.words[1:] if command.words[:1] == (ShellWord("--"),) else command.words
     if words:
-        yield InnerCommand(text=" ".join(text_of(word).text or "" for word in words))
+        yield InnerCommand(text=" ".join(build_text_command(word).text or "" for word in words))
 
 
 def read_source(command: SimpleCommand) -> Iterator[InnerCommand]:
-    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    words = command.words[1:] if command.words[:1] == (ShellWord("--"),) else command.words
     if words and words[0].text in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
         yield read_stdin(command)
     elif words:
@@ -252,33 +262,33 @@ def read_source(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def read_trap(command: SimpleCommand) -> Iterator[InnerCommand]:
-    words = command.words[1:] if command.words[:1] == (Word("--"),) else command.words
+    words = command.words[1:] if command.words[:1] == (ShellWord("--"),) else command.words
     if len(words) > 1 and words[0].text not in ("-", "", "-p", "-l"):
-        yield text_of(words[0])
+        yield build_text_command(words[0])
     elif any(not word.is_literal for word in words):
         raise UnreadableCommandError("it runs a text that is only known at run time")
 
 
 def read_find(command: SimpleCommand) -> Iterator[InnerCommand]:
-    inner: list[Word] | None = None
+    inner: list[ShellWord] | None = None
     for word in command.words:
         if inner is None and word.text in ("-exec", "-execdir", "-ok", "-okdir"):
             inner = []
         elif inner is None and (word.may_split or word.may_equal("-exec")):
             raise UnreadableCommandError("an option of find is only known at run time")
         elif inner is not None and (
-            word.text == ";" or (word.text == "+" and inner[-1:] == [FOUND])
+            word.text == ";" or (word.text == "+" and inner[-1:] == [FOUND_PATH])
         ):
             yield InnerCommand(words=tuple(inner))
             inner = None
         elif inner is not None:
-            inner.append(Word(word.text.replace("{}", FOUND.text), word.may_split))
+            inner.append(ShellWord(word.text.replace("{}", FOUND_PATH.text), word.may_split))
     if inner:
         yield InnerCommand(words=tuple(inner))
 
 
 # What find puts in place of {}: a path that begins with where it started, so never an option.
-FOUND = Word(f"./{UNKNOWN}")
+FOUND_PATH = ShellWord(f"./{UNKNOWN}")
 
 
 def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -294,7 +304,7 @@ def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
         start += 2 if takes_value else 1
     if start >= end:
         raise UnreadableCommandError("parallel reads commands that are not in the line")
-    text = " ".join(text_of(word).text or "" for word in words[start:end])
+    text = " ".join(build_text_command(word).text or "" for word in words[start:end])
     marked = re.sub(r"\{[^{}\s,]*\}", "$PARALLEL", text)
     yield InnerCommand(text=f"{marked} $PARALLEL" if marked == text else marked)
     yield from guess_commands(words[:end])
@@ -307,9 +317,11 @@ def read_ripgrep(command: SimpleCommand) -> Iterator[InnerCommand]:
         if word.may_split or (not word.is_literal and word.text.startswith(("-", UNKNOWN))):
             raise UnreadableCommandError("an option of rg is only known at run time")
         if name in ("--pre", "--hostname-bin"):
-            program = Word(value) if equals else next(iter(command.words[at + 1 :]), Word(""))
+            program = (
+                ShellWord(value) if equals else next(iter(command.words[at + 1 :]), ShellWord(""))
+            )
             if program.text:
-                yield InnerCommand(words=(program, ANYTHING))
+                yield InnerCommand(words=(program, ANY_WORDS))
 
 
 def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
@@ -322,7 +334,7 @@ def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
         ):
             if not setting.is_literal:
                 raise UnreadableCommandError("a setting of git is only known at run time")
-            yield from guess_text(setting.text.partition("=")[2])
+            yield from guess_commands_in_text(setting.text.partition("=")[2])
     if any(word.text in GIT_RUNNERS for word in words[:6]):
         yield from guess_commands(words)
 
@@ -388,7 +400,7 @@ def check_stdin(command: SimpleCommand) -> None:
         raise UnreadableCommandError(f"{command.program} reads a program that is not in the line")
 
 
-SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
+COMMAND_READERS: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
     ".": read_source,
     "at": read_schedule,
     "batch": read_schedule,
@@ -408,5 +420,5 @@ SPECIAL: dict[str, Callable[[SimpleCommand], Iterator[InnerCommand]]] = {
 }
 
 
-def join_words(words: Sequence[Word]) -> str:
-    return shlex.join(text_of(word).text or "" for word in words)
+def join_words(words: Sequence[ShellWord]) -> str:
+    return shlex.join(build_text_command(word).text or "" for word in words)

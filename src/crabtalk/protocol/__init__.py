@@ -17,7 +17,7 @@ from .errors import (
     UnauthorizedError,
     UnavailableError,
     UnsupportedError,
-    error_message,
+    to_error_message,
 )
 from .frames import (
     HEADER_SIZE,
@@ -29,10 +29,10 @@ from .frames import (
     encode_frame,
     encode_reply,
 )
-from .parts import LARGE_FRAME, read_parts
-from .routes import ROUTES, Route, Shape
-from .sender_folders import sender_folder
-from .server import Reply, Server
+from .parts import LARGE_FRAME, parse_request_in_slices
+from .routes import ROUTES, ReplyShape, Route
+from .sender_folders import get_sender_folder
+from .server import ReplyField, Server
 
 # Raised when a client could not work with an older server in a way `features` cannot express.
 PROTOCOL_VERSION = 1
@@ -52,11 +52,11 @@ __all__ = [
     "GoneError",
     "InternalError",
     "NotFoundError",
-    "Reply",
+    "ReplyField",
+    "ReplyShape",
     "RequestError",
     "Route",
     "Server",
-    "Shape",
     "TooLargeError",
     "TooManyRequestsError",
     "UnauthorizedError",
@@ -64,8 +64,8 @@ __all__ = [
     "UnsupportedError",
     "encode_frame",
     "encode_reply",
-    "error_message",
-    "read_parts",
-    "sender_folder",
+    "get_sender_folder",
+    "parse_request_in_slices",
+    "to_error_message",
     "wire",
 ]

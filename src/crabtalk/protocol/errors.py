@@ -78,7 +78,7 @@ class UnavailableError(RequestError):
     code = 503
 
 
-def error_message(error: Exception) -> wire.ErrorMsg:
+def to_error_message(error: Exception) -> wire.ErrorMsg:
     """The wire form of a failure.
 
     A group of one, as a TaskGroup raises it, counts as the one. An exception nobody meant for the

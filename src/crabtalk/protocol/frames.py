@@ -49,27 +49,27 @@ def encode_reply(field: str, payload: Message | bytes, request_id: int | None = 
     """
     body = payload if type(payload) is bytes else cast("Message", payload).SerializeToString()
     if request_id is None:
-        return _head(field, len(body)) + body
+        return _encode_header(field, len(body)) + body
     # Its number is higher than those of all payloads, so it comes last.
-    tail = REQUEST_ID_TAG + varint(request_id)
-    return _head(field, len(body), len(tail)) + body + tail
+    tail = REQUEST_ID_TAG + encode_varint(request_id)
+    return _encode_header(field, len(body), len(tail)) + body + tail
 
 
 @lru_cache(maxsize=4096)
-def _head(field: str, size: int, tail: int = 0) -> bytes:
+def _encode_header(field: str, size: int, tail: int = 0) -> bytes:
     """Everything before a body: the frame's length, the field's tag, the body's length.
 
     Cached because small events repeat the same few sizes.
     """
     number = wire.ServerMessage.DESCRIPTOR.fields_by_name[field].number
-    envelope = varint(number << 3 | 2) + varint(size)  # 2: length and bytes follow
+    envelope = encode_varint(number << 3 | 2) + encode_varint(size)  # 2: length and bytes follow
     total = len(envelope) + size + tail
     if total > MAX_FRAME:
         raise FrameTooLargeError(total)
     return total.to_bytes(HEADER_SIZE, "big") + envelope
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Seven bits a byte, lowest first, the eighth set on all but the last."""
     out = bytearray()
     while number > 127:
@@ -79,7 +79,7 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-REQUEST_ID_TAG = varint(wire.ServerMessage.REQUEST_ID_FIELD_NUMBER << 3)
+REQUEST_ID_TAG = encode_varint(wire.ServerMessage.REQUEST_ID_FIELD_NUMBER << 3)
 
 
 class FrameDecoder:
@@ -90,16 +90,16 @@ class FrameDecoder:
     with what a header promises: a length costs its sender that many bytes.
     """
 
-    __slots__ = ("_header", "_missing", "_payload", "limit")
+    __slots__ = ("_header", "_missing_bytes", "_payload", "limit")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self._header = b""  # the first bytes of a header that is not complete
         self._payload: bytearray | None = None  # the frame being gathered
-        self._missing = 0  # bytes it still lacks
+        self._missing_bytes = 0  # bytes it still lacks
 
     @property
-    def buffered(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes held for a frame that is not complete."""
         return len(self._header) + (len(self._payload) if self._payload is not None else 0)
 
@@ -112,10 +112,10 @@ class FrameDecoder:
         position = 0
         available = len(data)
         if self._payload is not None:
-            position = min(self._missing, available)
+            position = min(self._missing_bytes, available)
             self._payload += data[:position] if position < available else data
-            self._missing -= position
-            if self._missing:
+            self._missing_bytes -= position
+            if self._missing_bytes:
                 return
             payload, self._payload = self._payload, None
             yield payload
@@ -131,13 +131,13 @@ class FrameDecoder:
             end = start + size
             if end > available:
                 self._payload = bytearray(data[start:])
-                self._missing = end - available
+                self._missing_bytes = end - available
                 return
             position = end
             yield data[start:end]
         self._header = data[position:]
 
-    def end(self) -> None:
+    def feed_eof(self) -> None:
         """The stream is over. Raises ConnectionClosedError when that cuts a frame short.
 
         A stream that ends between frames, or inside the four bytes of a header, ended cleanly.
@@ -145,5 +145,6 @@ class FrameDecoder:
         if self._payload is not None:
             have = len(self._payload)
             raise ConnectionClosedError(
-                f"the stream ended inside a frame: {have} of {have + self._missing} bytes arrived"
+                "the stream ended inside a frame: "
+                f"{have} of {have + self._missing_bytes} bytes arrived"
             )

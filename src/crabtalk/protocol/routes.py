@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Shape(Enum):
+class ReplyShape(Enum):
     """How many messages answer a request."""
 
     ONE = "one"
@@ -18,7 +18,7 @@ class Route:
 
     request: str
     reply: str
-    shape: Shape = Shape.ONE
+    shape: ReplyShape = ReplyShape.ONE
     # One answer that may take minutes, or waits for other machines.
     is_long: bool = False
 
@@ -26,16 +26,16 @@ class Route:
     is_turn: bool = False
 
     @property
-    def runs_beside(self) -> bool:
+    def is_concurrent(self) -> bool:
         """Whether requests behind it on its connection are answered while it runs."""
-        return self.is_long or self.shape is not Shape.ONE
+        return self.is_long or self.shape is not ReplyShape.ONE
 
 
 ROUTES: dict[str, Route] = {
     route.request: route
     for route in (
         Route("send", "response", is_long=True, is_turn=True),
-        Route("stream", "stream", Shape.STREAM, is_turn=True),
+        Route("stream", "stream", ReplyShape.STREAM, is_turn=True),
         Route("reply_to_ask", "pong"),
         Route("list_active_conversations", "active_conversations"),
         Route("kill", "pong"),
@@ -53,7 +53,7 @@ ROUTES: dict[str, Route] = {
         Route("get_config", "config"),
         Route("reload", "pong"),
         Route("get_stats", "stats"),
-        Route("subscribe_events", "agent_event", Shape.FEED),
+        Route("subscribe_events", "agent_event", ReplyShape.FEED),
         Route("list_models", "model_list", is_long=True),
         Route("get_conversation_history", "conversation_history"),
         Route("delete_conversation", "pong"),
@@ -65,7 +65,7 @@ ROUTES: dict[str, Route] = {
         Route("upsert_mcp", "mcp_info"),
         Route("delete_mcp", "pong"),
         Route("rename_agent", "agent_info"),
-        Route("subscribe_mcp_events", "mcp_event", Shape.FEED),
+        Route("subscribe_mcp_events", "mcp_event", ReplyShape.FEED),
         Route("extension", "extension"),
         Route("hello", "welcome"),
         Route("search_sessions", "session_hits"),
@@ -75,7 +75,7 @@ ROUTES: dict[str, Route] = {
         Route("list_memory", "memory_page"),
         Route("replace_memory", "pong"),
         Route("set_title", "pong"),
-        Route("attach", "stream", Shape.STREAM),
+        Route("attach", "stream", ReplyShape.STREAM),
         Route("set_mode", "mode_info"),
         Route("explain_agent", "agent_permissions"),
         Route("list_records", "record_page"),

@@ -8,21 +8,21 @@ disk.
 import re
 from pathlib import Path
 
-FOLDER = "files"
+FILES_FOLDER = "files"
 # Characters of the readable part of a name.
-READABLE = 32
+READABLE_LENGTH = 32
 # The folder is a permission boundary and people choose parts of senders, so the hash is long enough
 # that nobody finds a second sender with the hash of a first.
 HASH_BYTES = 16
 DEFAULT_SENDER = "user"
 
 
-def sender_folder(home: Path, sender: str) -> Path:
+def get_sender_folder(home: Path, sender: str) -> Path:
     """The folder that belongs to `sender` alone. An empty sender is `user`, as everywhere."""
-    return home / FOLDER / folder_name(sender)
+    return home / FILES_FOLDER / make_folder_name(sender)
 
 
-def folder_name(sender: str) -> str:
+def make_folder_name(sender: str) -> str:
     """A readable beginning, and a hash of the exact sender: `tg-12345-9f86d081884c7d65…`.
 
     Always a single name of lower-case ASCII letters, digits and dashes that starts with a letter or
@@ -34,5 +34,5 @@ def folder_name(sender: str) -> str:
     digest = hashlib.blake2b(
         exact.encode(errors="surrogatepass"), digest_size=HASH_BYTES
     ).hexdigest()
-    shown = re.sub(r"[^0-9a-z]+", "-", exact[:READABLE].lower()).strip("-")
+    shown = re.sub(r"[^0-9a-z]+", "-", exact[:READABLE_LENGTH].lower()).strip("-")
     return f"{shown}-{digest}" if shown else digest

@@ -16,14 +16,14 @@ from .errors import (
     GoneError,
     InternalError,
     UnsupportedError,
-    error_message,
+    to_error_message,
 )
-from .routes import ROUTES, Route, Shape
+from .routes import ROUTES, ReplyShape, Route
 
 log = logging.getLogger(__name__)
 
 # A field of ServerMessage and what it holds: a message, or bytes for an extension.
-Reply = tuple[str, Any]
+ReplyField = tuple[str, Any]
 
 
 class Server:
@@ -46,7 +46,7 @@ class Server:
             async for field, payload in replies:
                 yield wire.ServerMessage(**{field: payload})
 
-    async def answer(self, message: wire.ClientMessage) -> AsyncGenerator[Reply, None]:
+    async def answer(self, message: wire.ClientMessage) -> AsyncGenerator[ReplyField, None]:
         """Dispatch without the envelopes, for a transport that only wants their bytes.
 
         Putting a payload into a ServerMessage copies it, which on a fast stream is the dearest
@@ -56,14 +56,14 @@ class Server:
         leaving: BaseException | None = None
         try:
             if name is None:
-                unknown()
+                raise_unknown_request()
             route = ROUTES[name]
             method = getattr(self, name)
             request = getattr(message, name)
             field = route.reply
-            if route.shape is Shape.ONE:
+            if route.shape is ReplyShape.ONE:
                 payload = await method(request)
-                yield field, nothing(route) if payload is None else payload
+                yield field, make_empty_reply(route) if payload is None else payload
             else:
                 async with aclosing(method(request)) as payloads:
                     try:
@@ -77,7 +77,7 @@ class Server:
             if task is not None and task.cancelling():
                 raise  # whoever waits for the answer is being cancelled
             # Something the method waited for was: that is its failure, and gets an answer.
-            yield "error", error_message(InternalError(f"{name} was cancelled"))
+            yield "error", to_error_message(InternalError(f"{name} was cancelled"))
         except Exception as error:  # whatever failed, the client is told
             task = asyncio.current_task()
             if leaving is None and task is not None and task.cancelling():
@@ -86,12 +86,12 @@ class Server:
                 # The client is gone; a clean-up that fails must not turn into an answer to it.
                 log.exception("%s failed while it was being closed", name)
                 raise leaving from None
-            yield "error", error_message(error)
+            yield "error", to_error_message(error)
 
     # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
-        unsupported("hello")
+        raise_unsupported("hello")
 
     async def ping(self, request: wire.Ping) -> None:
         return None
@@ -100,160 +100,160 @@ class Server:
         raise GoneError("configuration is not served over the wire: it is config.toml in the home")
 
     async def reload(self, request: wire.ReloadMsg) -> None:
-        unsupported("reload")
+        raise_unsupported("reload")
 
     async def get_stats(self, request: wire.GetStats) -> wire.DaemonStats:
-        unsupported("get_stats")
+        raise_unsupported("get_stats")
 
     async def extension(self, request: bytes) -> bytes:
-        unsupported("extension")
+        raise_unsupported("extension")
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
-        unsupported("send")
+        raise_unsupported("send")
 
     def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        unsupported("stream")
+        raise_unsupported("stream")
 
     def attach(self, request: wire.AttachMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        unsupported("attach")
+        raise_unsupported("attach")
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
-        unsupported("reply_to_ask")
+        raise_unsupported("reply_to_ask")
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
-        unsupported("steer_session")
+        raise_unsupported("steer_session")
 
     async def kill(self, request: wire.KillMsg) -> None:
-        unsupported("kill")
+        raise_unsupported("kill")
 
     async def compact(self, request: wire.CompactMsg) -> wire.CompactResponse:
-        unsupported("compact")
+        raise_unsupported("compact")
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def list_active_conversations(
         self, request: wire.ListActiveConversationsMsg
     ) -> wire.ActiveConversationList:
-        unsupported("list_active_conversations")
+        raise_unsupported("list_active_conversations")
 
     async def list_conversations(self, request: wire.ListConversationsMsg) -> wire.ConversationList:
-        unsupported("list_conversations")
+        raise_unsupported("list_conversations")
 
     async def get_conversation_history(
         self, request: wire.GetConversationHistoryMsg
     ) -> wire.ConversationHistory:
-        unsupported("get_conversation_history")
+        raise_unsupported("get_conversation_history")
 
     async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
-        unsupported("delete_conversation")
+        raise_unsupported("delete_conversation")
 
     async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
-        unsupported("list_messages")
+        raise_unsupported("list_messages")
 
     async def list_records(self, request: wire.ListRecordsMsg) -> wire.RecordPage:
-        unsupported("list_records")
+        raise_unsupported("list_records")
 
     async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
-        unsupported("list_archives")
+        raise_unsupported("list_archives")
 
     async def set_title(self, request: wire.SetTitleMsg) -> None:
-        unsupported("set_title")
+        raise_unsupported("set_title")
 
     async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
-        unsupported("set_mode")
+        raise_unsupported("set_mode")
 
     async def explain_agent(self, request: wire.ExplainAgentMsg) -> wire.AgentPermissions:
-        unsupported("explain_agent")
+        raise_unsupported("explain_agent")
 
     async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
-        unsupported("search_sessions")
+        raise_unsupported("search_sessions")
 
     async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
-        unsupported("search_memory")
+        raise_unsupported("search_memory")
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
-        unsupported("list_memory")
+        raise_unsupported("list_memory")
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
-        unsupported("replace_memory")
+        raise_unsupported("replace_memory")
 
     # ── Agents, skills, models ──────────────────────────────────────────────────────────────
 
     async def list_agents(self, request: wire.ListAgentsMsg) -> wire.AgentList:
-        unsupported("list_agents")
+        raise_unsupported("list_agents")
 
     async def get_agent(self, request: wire.GetAgentMsg) -> wire.AgentInfo:
-        unsupported("get_agent")
+        raise_unsupported("get_agent")
 
     async def create_agent(self, request: wire.CreateAgentMsg) -> wire.AgentInfo:
-        unsupported("create_agent")
+        raise_unsupported("create_agent")
 
     async def update_agent(self, request: wire.UpdateAgentMsg) -> wire.AgentInfo:
-        unsupported("update_agent")
+        raise_unsupported("update_agent")
 
     async def delete_agent(self, request: wire.DeleteAgentMsg) -> None:
-        unsupported("delete_agent")
+        raise_unsupported("delete_agent")
 
     async def rename_agent(self, request: wire.RenameAgentMsg) -> wire.AgentInfo:
-        unsupported("rename_agent")
+        raise_unsupported("rename_agent")
 
     async def list_skills(self, request: wire.ListSkillsMsg) -> wire.SkillList:
-        unsupported("list_skills")
+        raise_unsupported("list_skills")
 
     async def list_models(self, request: wire.ListModelsMsg) -> wire.ModelList:
-        unsupported("list_models")
+        raise_unsupported("list_models")
 
     async def set_active_model(self, request: wire.SetActiveModelMsg) -> None:
-        unsupported("set_active_model")
+        raise_unsupported("set_active_model")
 
     # ── MCP servers ─────────────────────────────────────────────────────────────────────────
 
     async def list_mcps(self, request: wire.ListMcpsMsg) -> wire.McpList:
-        unsupported("list_mcps")
+        raise_unsupported("list_mcps")
 
     async def upsert_mcp(self, request: wire.UpsertMcpMsg) -> wire.McpInfo:
-        unsupported("upsert_mcp")
+        raise_unsupported("upsert_mcp")
 
     async def delete_mcp(self, request: wire.DeleteMcpMsg) -> None:
-        unsupported("delete_mcp")
+        raise_unsupported("delete_mcp")
 
     def subscribe_mcp_events(
         self, request: wire.SubscribeMcpEventsMsg
     ) -> AsyncGenerator[wire.McpEventMsg, None]:
-        unsupported("subscribe_mcp_events")
+        raise_unsupported("subscribe_mcp_events")
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
     def subscribe_events(
         self, request: wire.SubscribeEvents
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        unsupported("subscribe_events")
+        raise_unsupported("subscribe_events")
 
     async def subscribe_event(self, request: wire.SubscribeEventMsg) -> wire.SubscriptionInfo:
-        unsupported("subscribe_event")
+        raise_unsupported("subscribe_event")
 
     async def unsubscribe_event(self, request: wire.UnsubscribeEventMsg) -> None:
-        unsupported("unsubscribe_event")
+        raise_unsupported("unsubscribe_event")
 
     async def list_subscriptions(self, request: wire.ListSubscriptionsMsg) -> wire.SubscriptionList:
-        unsupported("list_subscriptions")
+        raise_unsupported("list_subscriptions")
 
     async def publish_event(self, request: wire.PublishEventMsg) -> None:
-        unsupported("publish_event")
+        raise_unsupported("publish_event")
 
 
-def unknown() -> NoReturn:
+def raise_unknown_request() -> NoReturn:
     raise BadRequestError("the message holds no request this daemon knows; is the client newer?")
 
 
-def nothing(route: Route) -> wire.Pong:
+def make_empty_reply(route: Route) -> wire.Pong:
     """What a method that returned nothing is answered with."""
     if route.reply != "pong":
         raise TypeError(f"{route.request} must return what {route.reply} holds")
     return wire.Pong()
 
 
-def unsupported(request: str) -> NoReturn:
+def raise_unsupported(request: str) -> NoReturn:
     raise UnsupportedError(f"this server does not offer {request}")

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
-from crabtalk.storage import find_end
+from crabtalk.late import load_lazily
+from crabtalk.storage import find_run_end
 
 from .clock import Clock
-from .compaction import title_of
+from .compaction import make_title
 from .errors import (
     BusyError,
     CompactionError,
@@ -17,10 +17,10 @@ from .errors import (
     UnknownAgentError,
     UnknownConversationError,
     UnknownToolError,
-    key_conflict,
+    key_conflict_error,
 )
 from .events import (
-    Approval,
+    ApprovalRequest,
     AskOption,
     AskQuestion,
     AskUser,
@@ -28,8 +28,6 @@ from .events import (
     ContextUsage,
     Done,
     Event,
-    Heard,
-    Refused,
     Started,
     StopReason,
     TextDelta,
@@ -39,27 +37,28 @@ from .events import (
     ThinkingEnd,
     ThinkingStart,
     ToolProgress,
+    ToolRefused,
     ToolResult,
     ToolsComplete,
     ToolStart,
+    UserMessageReceived,
     UserSteered,
 )
-from .hook import Access, Env, Hook, ToolDispatch, ToolError, ToolOutput
-from .limits import Limits, require_whole
+from .hook import Env, Hook, ToolAccess, ToolDispatch, ToolError, ToolOutput
+from .limits import RuntimeLimits, require_positive_integers
 from .request import escape_markup
-from .run import Parent, Run
+from .run import ParentRun, Run
 from .run_tree import RunTree, TreeLimitError
 from .runtime import DEFAULT_SENDER, Runtime
-from .search import Scope, SessionHit, SessionIndex, WindowItem
-from .transcript import Numbered
+from .search import SearchScope, SessionHit, SessionIndex, WindowItem
+from .transcript import NumberedEvent
 
 if TYPE_CHECKING:
     from .stored_run import dropped_events, read_usage
 
 __all__ = [
     "DEFAULT_SENDER",
-    "Access",
-    "Approval",
+    "ApprovalRequest",
     "AskOption",
     "AskQuestion",
     "AskUser",
@@ -71,20 +70,18 @@ __all__ = [
     "Done",
     "Env",
     "Event",
-    "Heard",
     "Hook",
     "KeyConflictError",
-    "Limits",
     "NothingInFlightError",
     "NothingToCompactError",
-    "Numbered",
-    "Parent",
-    "Refused",
+    "NumberedEvent",
+    "ParentRun",
     "Run",
     "RunTree",
     "Runtime",
+    "RuntimeLimits",
     "RuntimeRefusalError",
-    "Scope",
+    "SearchScope",
     "SessionHit",
     "SessionIndex",
     "Started",
@@ -95,10 +92,12 @@ __all__ = [
     "ThinkingDelta",
     "ThinkingEnd",
     "ThinkingStart",
+    "ToolAccess",
     "ToolDispatch",
     "ToolError",
     "ToolOutput",
     "ToolProgress",
+    "ToolRefused",
     "ToolResult",
     "ToolStart",
     "ToolsComplete",
@@ -106,16 +105,17 @@ __all__ = [
     "UnknownAgentError",
     "UnknownConversationError",
     "UnknownToolError",
+    "UserMessageReceived",
     "UserSteered",
     "WindowItem",
     "dropped_events",
     "escape_markup",
-    "find_end",
-    "key_conflict",
+    "find_run_end",
+    "key_conflict_error",
+    "make_title",
     "read_usage",
-    "require_whole",
-    "title_of",
+    "require_positive_integers",
 ]
 
 # For runs that are over, which people ask for now and then.
-__getattr__ = late(__name__, {"stored_run": ("dropped_events", "read_usage")})
+__getattr__ = load_lazily(__name__, {"stored_run": ("dropped_events", "read_usage")})

@@ -12,33 +12,33 @@ log = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class HasDefault(Protocol):
+class HasDefaultModel(Protocol):
     """A provider that knows a model for requests that name none."""
 
     async def default_model(self) -> str: ...
 
 
-class Backend:
+class SharedProvider:
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
-        self._users = 0
+        self._user_count = 0
         self._unused = asyncio.Event()
         self._unused.set()
 
     @contextmanager
-    def used(self) -> Iterator[Provider]:
-        self._users += 1
+    def hold_provider(self) -> Iterator[Provider]:
+        self._user_count += 1
         self._unused.clear()
         try:
             yield self.provider
         finally:
-            self._users -= 1
-            if not self._users:
+            self._user_count -= 1
+            if not self._user_count:
                 self._unused.set()
 
-    async def model(self, wanted: str) -> str:
+    async def choose_model(self, wanted: str) -> str:
         """The model that will be asked. Raises ApiError when there is none to choose."""
-        if wanted or not isinstance(self.provider, HasDefault):
+        if wanted or not isinstance(self.provider, HasDefaultModel):
             return wanted
         return await self.provider.default_model()
 

@@ -10,7 +10,7 @@ class Clock:
         """RFC 3339, in UTC."""
         return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    def seconds(self) -> float:
+    def monotonic(self) -> float:
         """For durations."""
         return time.monotonic()
 

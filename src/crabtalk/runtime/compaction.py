@@ -7,14 +7,14 @@ from crabtalk.model import ApiError, ErrorKind, Provider
 from crabtalk.model.messages import Message, Request
 from crabtalk.storage import Agent
 
-from .request import tagged
+from .request import tag_guest_message
 
 TITLE_LENGTH = 60
-SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")
+FIRST_SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")
 TRUNCATED = "... [truncated]"
 # Characters of a transcript that is not taken apart any further.
-SHORTEST = 2000
-BEFORE = "A summary of what was said before: "
+MIN_SPLIT_LENGTH = 2000
+SUMMARY_PREFIX = "A summary of what was said before: "
 
 PROMPT = """\
 You compact conversations. Write a summary that takes the place of the one you are shown: the \
@@ -29,26 +29,28 @@ Write dense, plain prose in the language of the conversation. Begin with one sho
 names the subject. Write nothing but the summary."""
 
 
-async def summarise(provider: Provider, agent: Agent, text: str, model: str) -> str:
+async def summarize_text(provider: Provider, agent: Agent, text: str, model: str) -> str:
     """A transcript in short. One that is longer than the model can read is read in parts: the
     summary of the first half, and then of that and the second.
 
     Raises ApiError.
     """
     try:
-        response = await provider.complete(summary_request(agent, text, model))
+        response = await provider.complete(make_summary_request(agent, text, model))
         return response.message.text.strip()
     except ApiError as error:
-        if error.kind is not ErrorKind.CONTEXT or len(text) < SHORTEST:
+        if error.kind is not ErrorKind.CONTEXT or len(text) < MIN_SPLIT_LENGTH:
             raise
-    middle = middle_of(text)
-    first = await summarise(provider, agent, text[:middle], model)
+    middle = find_middle(text)
+    first = await summarize_text(provider, agent, text[:middle], model)
     # Of what is not shorter than what it stands for, there would be no end.
-    said = shortened(first, middle // 2)
-    return await summarise(provider, agent, f"{BEFORE}{said}\n\n{text[middle:]}", model)
+    said = truncate_bytes(first, middle // 2)
+    return await summarize_text(
+        provider, agent, f"{SUMMARY_PREFIX}{said}\n\n{text[middle:]}", model
+    )
 
 
-def middle_of(text: str) -> int:
+def find_middle(text: str) -> int:
     """Between two lines, or at least two words, where there are any nearby."""
     half = len(text) // 2
     for divide in "\n ":
@@ -57,11 +59,13 @@ def middle_of(text: str) -> int:
     return half
 
 
-def transcript(history: Sequence[Message], agent: Agent) -> str:
-    return "\n\n".join(filter(None, (indented(line(m, agent)) for m in history)))
+def render_transcript(history: Sequence[Message], agent: Agent) -> str:
+    return "\n\n".join(
+        filter(None, (indent_continuation(render_message(m, agent)) for m in history))
+    )
 
 
-def summary_request(agent: Agent, text: str, model: str) -> Request:
+def make_summary_request(agent: Agent, text: str, model: str) -> Request:
     """As text rather than as messages: every provider takes it, whatever calls are in it."""
     parts: list[str] = []
     if agent.prompt:
@@ -72,24 +76,24 @@ def summary_request(agent: Agent, text: str, model: str) -> Request:
     return Request(model=model, messages=said)
 
 
-def line(message: Message, agent: Agent) -> str:
+def render_message(message: Message, agent: Agent) -> str:
     """One message as it reads in the transcript."""
     pictures = ["[an image]"] * len(message.images)
     if message.role == "tool":
-        output = shortened(message.text, agent.compact_tool_max_len)
+        output = truncate_bytes(message.text, agent.compact_tool_max_len)
         return "\n".join([f"[result of {message.name or 'a tool'}]", output, *pictures])
     calls = [f"[calls {call.name} with {call.arguments}]" for call in message.tool_calls]
-    text = tagged(message).text
+    text = tag_guest_message(message).text
     body = "\n".join([*filter(None, [text]), *pictures, *calls])
     return f"{message.role}: {body}" if body else ""
 
 
-def indented(text: str) -> str:
+def indent_continuation(text: str) -> str:
     """All but the first line, so that nobody's words can be taken for the start of another's."""
     return "\n  ".join(text.splitlines())
 
 
-def shortened(text: str, limit: int) -> str:
+def truncate_bytes(text: str, limit: int) -> str:
     """At most `limit` bytes, cut between characters."""
     data = text.encode(errors="replace")
     if len(data) <= limit:
@@ -97,16 +101,16 @@ def shortened(text: str, limit: int) -> str:
     return data[:limit].decode(errors="ignore") + TRUNCATED
 
 
-def title_of(summary: str) -> str:
+def make_title(summary: str) -> str:
     """Its first sentence, in a line."""
-    found = SENTENCE.match(summary.strip())
+    found = FIRST_SENTENCE.match(summary.strip())
     sentence = found.group().strip() if found else ""
     if len(sentence) <= TITLE_LENGTH:
         return sentence
     return sentence[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
-def next_name(base: str, last: str) -> str:
+def next_archive_name(base: str, last: str) -> str:
     """Archives of a conversation are numbered from 1."""
     number = last.removeprefix(f"{base}-")
     return f"{base}-{int(number) + 1 if number.isdecimal() else 1}"

@@ -15,67 +15,73 @@ from crabtalk.model.messages import Message, ToolCall
 from crabtalk.storage import (
     Archive,
     ArchivedKeys,
-    Claim,
+    ConversationMeta,
+    ConversationVersion,
     EventRecord,
     KeyUse,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
-    Stamp,
     Storage,
     StorageError,
+    TurnClaim,
 )
 
 from .clock import Clock
-from .compaction import title_of
-from .line import Line
+from .compaction import make_title
+from .line import TurnLock
 from .run import Run
 
 T = TypeVar("T")
-Archiving = Callable[[Pair, Archive], Awaitable[None]]
-Kept = Callable[[Pair, Sequence[Record]], None]  # is told what was kept, right after it was
+ArchiveCallback = Callable[[Pair, Archive], Awaitable[None]]
+AppendCallback = Callable[
+    [Pair, Sequence[Record]], None
+]  # is told what was kept, right after it was
 
 INTERRUPTED = "interrupted: the run was cut off before this call finished"
 # What a message takes beside its text, roughly.
-OVERHEAD = 500
+MESSAGE_OVERHEAD = 500
 
 
-class Place(msgspec.Struct, eq=False):
+class ConversationClaim(msgspec.Struct, eq=False):
     """In the line of this process, and where others share its storage in that of all of them."""
 
-    here: asyncio.Future[None]
-    claim: Claim | None
+    local: asyncio.Future[None]
+    shared: TurnClaim | None
 
 
 class Conversation:
     """At most one per pair in a runtime. Changed only by whoever has its turn in the line."""
 
     def __init__(
-        self, pair: Pair, storage: Storage, clock: Clock, kept: Kept | None = None
+        self, pair: Pair, storage: Storage, clock: Clock, kept: AppendCallback | None = None
     ) -> None:
         self.pair = pair
-        self._kept = kept
-        self.line = Line()
+        self._on_append = kept
+        self.turn_lock = TurnLock()
         self.run: Run | None = None  # in flight
-        self.since = clock.seconds()
-        self.blind: set[str] = set()  # models that refused the images its tools had found
+        self.created_at = clock.monotonic()
+        self.models_without_images: set[str] = (
+            set()
+        )  # models that refused the images its tools had found
         self._storage = storage
         self._clock = clock
         # What is appended says what the meta is by then, so appends go one after the other: a
         # title may be set while a run keeps its words.
-        self._writing = asyncio.Lock()
+        self._append_lock = asyncio.Lock()
         self._is_alone = True
-        self._stamp: Stamp = None  # where storage was when we last had the turn
+        self._last_version: ConversationVersion = (
+            None  # where storage was when we last had the turn
+        )
         self.unload()
 
     def unload(self) -> None:
         """Forgets what storage has. The next turn reads it again."""
-        self.loaded = False
+        self.is_loaded = False
         self.exists = False
-        self.meta = Meta(self.pair.agent, self.pair.sender)
+        self.meta = ConversationMeta(self.pair.agent, self.pair.sender)
         self.history: list[Message] = []
         self.marker: MarkerRecord | None = None
         self.keys: dict[str, KeyUse] = {}  # of messages after the marker
@@ -88,18 +94,18 @@ class Conversation:
         return self._is_alone
 
     @property
-    def idle(self) -> bool:
-        return self.line.idle and self.run is None
+    def is_idle(self) -> bool:
+        return self.turn_lock.is_idle and self.run is None
 
-    def join(self, run: str = "", *, first: bool = False) -> Place:
+    def claim_turn(self, run: str = "", *, first: bool = False) -> ConversationClaim:
         """A place in line, at once. It must be used: `turn` gives it back."""
-        claim = self._storage.claim(self.pair, run, first=first)
+        claim = self._storage.claim_turn(self.pair, run, first=first)
         self._is_alone = claim is None
-        return Place(self.line.join(first=first), claim)
+        return ConversationClaim(self.turn_lock.enqueue(first=first), claim)
 
     @asynccontextmanager
-    async def turn(
-        self, place: Place, before_waiting: Callable[[], Awaitable[None]] | None = None
+    async def hold_turn(
+        self, place: ConversationClaim, before_waiting: Callable[[], Awaitable[None]] | None = None
     ) -> AsyncIterator[None]:
         """Waits for one's turn, and has it. Raises StorageError.
 
@@ -108,48 +114,48 @@ class Conversation:
         """
         try:
             try:
-                if before_waiting is not None and not await is_free(place):
+                if before_waiting is not None and not await is_turn_free(place):
                     await before_waiting()
             except BaseException:
-                self.line.give_up(place.here)
+                self.turn_lock.cancel(place.local)
                 raise
-            await self.line.reach(place.here)
+            await self.turn_lock.acquire(place.local)
             try:
-                if place.claim is None:
+                if place.shared is None:
                     yield
                 else:
-                    async with self._everybodys_turn(place.claim):
+                    async with self._hold_shared_turn(place.shared):
                         yield
             finally:
-                self.line.leave()
+                self.turn_lock.release()
         finally:
-            if place.claim is not None:
-                place.claim.leave()
+            if place.shared is not None:
+                place.shared.release()
 
     @asynccontextmanager
-    async def _everybodys_turn(self, claim: Claim) -> AsyncIterator[None]:
-        if await claim.reach() != self._stamp:
+    async def _hold_shared_turn(self, claim: TurnClaim) -> AsyncIterator[None]:
+        if await claim.acquire() != self._last_version:
             self.unload()  # somebody else has had a turn since
         try:
             yield
         finally:
-            self._stamp = claim.leave()
+            self._last_version = claim.release()
 
     async def load(self) -> None:
-        if self.loaded:
+        if self.is_loaded:
             return
-        stored = await self._storage.load(self.pair)
+        stored = await self._storage.load_and_repair(self.pair)
         self.unload()
         if stored is not None:
             self.exists = True
             self.meta = stored.meta
             self.marker = stored.marker
-            self.keys = {r.key: KeyUse.of(r) for r in stored.messages if r.key}
-            self.history = completed(replayed(stored.marker, stored.messages))
-            self.size = sum(map(weight, self.history))
-        self.loaded = True
+            self.keys = {r.key: KeyUse.from_record(r) for r in stored.messages if r.key}
+            self.history = complete_tool_calls(build_history(stored.marker, stored.messages))
+            self.size = sum(map(estimate_size, self.history))
+        self.is_loaded = True
 
-    async def find_key(self, key: str) -> KeyUse | None:
+    async def find_key_use(self, key: str) -> KeyUse | None:
         """What was said with a key, if anything was. Of one that is loaded. Raises StorageError."""
         if (use := self.keys.get(key)) is not None:
             return use
@@ -157,7 +163,12 @@ class Conversation:
             return None
         records = await self._storage.find_run(self.pair, key=key)
         return next(
-            (KeyUse.of(r) for r in records if isinstance(r, MessageRecord) and r.key == key), None
+            (
+                KeyUse.from_record(r)
+                for r in records
+                if isinstance(r, MessageRecord) and r.key == key
+            ),
+            None,
         )
 
     @property
@@ -181,7 +192,7 @@ class Conversation:
         numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a
         listing finds it at the end of the log.
         """
-        await to_the_end(self._append(messages, events, run, steers, snapshot))
+        await run_to_completion(self._append(messages, events, run, steers, snapshot))
 
     async def _append(
         self,
@@ -191,91 +202,95 @@ class Conversation:
         steers: Sequence[int],
         snapshot: bool,
     ) -> None:
-        async with self._writing:
+        async with self._append_lock:
             at = self._clock.now()
             meta = self.meta
             if not self.exists and not meta.created_at:
                 meta = msgspec.structs.replace(meta, created_at=at)
-            records: list[Record] = [] if self.exists else [meta.snapshot()]
+            records: list[Record] = [] if self.exists else [meta.make_snapshot()]
             said = list(zip(messages, steers or (0,) * len(messages), strict=True))
             for number, (message, steer) in enumerate(said, meta.message_count):
-                records.append(record_of(number, at, message, run, steer))
+                records.append(make_message_record(number, at, message, run, steer))
             records += events
             for record in records:
-                meta = meta.patched(record)
+                meta = meta.apply_record(record)
             if snapshot:
-                records.append(meta.snapshot())
-            await self._keep(records)
+                records.append(meta.make_snapshot())
+            await self._append_records(records)
             for message, steer in said:
                 if message.role == "user" and run is not None:
                     run.accepted.pop(steer, None)
             self.keys |= {
-                r.key: KeyUse.of(r) for r in records if isinstance(r, MessageRecord) and r.key
+                r.key: KeyUse.from_record(r)
+                for r in records
+                if isinstance(r, MessageRecord) and r.key
             }
             self.exists = True
             self.meta = meta
             self.history += messages
-            self.size += sum(map(weight, messages))
+            self.size += sum(map(estimate_size, messages))
 
-    async def retitle(self, title: str) -> None:
+    async def set_title(self, title: str) -> None:
         """Raises StorageError. Cancelled meanwhile, it is carried out first."""
-        await to_the_end(self._patch(MetaRecord(title=title)))
+        await run_to_completion(self._patch(MetaRecord(title=title)))
 
-    async def approve(self, rule: str) -> None:
+    async def approve_rule(self, rule: str) -> None:
         """Calls that match it need no person's yes here from now on. Raises StorageError."""
         if rule not in self.meta.approved:
-            await to_the_end(self._patch(MetaRecord(approved=(*self.meta.approved, rule))))
+            await run_to_completion(self._patch(MetaRecord(approved=(*self.meta.approved, rule))))
 
     async def set_mode(self, mode: str) -> None:
         """Raises StorageError. Cancelled meanwhile, it is carried out first."""
         if not self.exists:
             await self.append()
-        await to_the_end(self._patch(MetaRecord(mode=mode)))
+        await run_to_completion(self._patch(MetaRecord(mode=mode)))
 
     async def _patch(self, record: MetaRecord) -> None:
-        async with self._writing:
-            await self._keep([record])
-            self.meta = self.meta.patched(record)
+        async with self._append_lock:
+            await self._append_records([record])
+            self.meta = self.meta.apply_record(record)
 
-    async def fold(self, name: str, title: str, summary: str, archiving: Archiving) -> Archive:
+    async def archive_with_summary(
+        self, name: str, title: str, summary: str, archiving: ArchiveCallback
+    ) -> Archive:
         """Has the archive kept elsewhere, then appends a marker: the history is the summary now.
 
         Not to be cancelled: an archive without its marker is one of nothing.
         """
         marker = self._new_marker(name, title, summary)
-        archive = self.archive_of(marker)
+        archive = self.make_archive(marker)
         await archiving(self.pair, archive)
-        await self._mark(marker, self.meta.title)
+        await self._append_marker(marker, self.meta.title)
         return archive
 
-    async def begin_afresh(self, name: str) -> Archive:
+    async def archive_without_summary(self, name: str) -> Archive:
         """Appends a marker without a summary: there is no history now, and no title.
 
         Not to be cancelled, as above.
         """
-        title = self.meta.title or title_of(next((m.text for m in self.history if m.text), ""))
+        title = self.meta.title or make_title(next((m.text for m in self.history if m.text), ""))
         marker = self._new_marker(name, title, "")
-        archive = self.archive_of(marker)
-        await self._mark(marker, "")
+        archive = self.make_archive(marker)
+        await self._append_marker(marker, "")
         return archive
 
     def _new_marker(self, name: str, title: str, summary: str) -> MarkerRecord:
-        keys, dropped = self.archived_keys.packed_with(self.keys)
+        keys, dropped = self.archived_keys.pack_with(self.keys)
         count = self.meta.message_count
         return MarkerRecord(name, self._clock.now(), title, summary, count, keys, dropped)
 
-    async def _mark(self, marker: MarkerRecord, title: str) -> None:
-        async with self._writing:
-            meta = self.meta.patched(marker).patched(MetaRecord(title=title))
-            await self._keep([marker, meta.snapshot()])
+    async def _append_marker(self, marker: MarkerRecord, title: str) -> None:
+        async with self._append_lock:
+            meta = self.meta.apply_record(marker).apply_record(MetaRecord(title=title))
+            await self._append_records([marker, meta.make_snapshot()])
             self.meta = meta
             self.marker = marker
             self.keys = {}
             self._archived_keys = None
-            self.history = replayed(marker, ())
-            self.size = sum(map(weight, self.history))
+            self.history = build_history(marker, ())
+            self.size = sum(map(estimate_size, self.history))
 
-    def archive_of(self, marker: MarkerRecord) -> Archive:
+    def make_archive(self, marker: MarkerRecord) -> Archive:
         return Archive(
             name=marker.archive_name,
             title=marker.title,
@@ -285,17 +300,19 @@ class Conversation:
             end_id=marker.end_id,
         )
 
-    async def _keep(self, records: list[Record]) -> None:
+    async def _append_records(self, records: list[Record]) -> None:
         try:
             await self._storage.append(self.pair, records, create=not self.exists)
         except StorageError:
             self.unload()
             raise
-        if self._kept is not None:
-            self._kept(self.pair, records)
+        if self._on_append is not None:
+            self._on_append(self.pair, records)
 
 
-def record_of(number: int, at: str, message: Message, run: Run | None, steer: int) -> MessageRecord:
+def make_message_record(
+    number: int, at: str, message: Message, run: Run | None, steer: int
+) -> MessageRecord:
     if run is None:
         return MessageRecord(number, at, message, steer=steer)
     label = run.labels.get(steer) if message.role == "user" else None
@@ -310,17 +327,17 @@ def record_of(number: int, at: str, message: Message, run: Run | None, steer: in
         steer=steer,
         key=label.key,
         content_hash=label.content_hash,
-        said=label.said,
+        said=label.typed_text,
         is_keyed=bool(run.key),
     )
 
 
-async def is_free(place: Place) -> bool:
+async def is_turn_free(place: ConversationClaim) -> bool:
     """Whether the turn has come without waiting for another one's end."""
-    return place.here.done() and (place.claim is None or await place.claim.is_free())
+    return place.local.done() and (place.shared is None or await place.shared.is_free())
 
 
-async def to_the_end(work: Awaitable[T]) -> T:
+async def run_to_completion(work: Awaitable[T]) -> T:
     """Awaits all of it though we are cancelled meanwhile; the cancellation then goes on."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -335,20 +352,20 @@ async def to_the_end(work: Awaitable[T]) -> T:
     return task.result()
 
 
-def uncancel() -> None:
+def clear_cancellation() -> None:
     """The cancellation was heard; what follows is tidying up and must not be taken for it."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
 
 
-def replayed(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> list[Message]:
+def build_history(marker: MarkerRecord | None, messages: Sequence[MessageRecord]) -> list[Message]:
     """The history a run starts from."""
     summary = [Message("user", marker.summary)] if marker is not None and marker.summary else []
     return summary + [record.message for record in messages]
 
 
-def completed(history: Sequence[Message]) -> list[Message]:
+def complete_tool_calls(history: Sequence[Message]) -> list[Message]:
     """Gives every call a result, since strict providers refuse a history with one that has none."""
     whole: list[Message] = []
     unanswered: list[ToolCall] = []
@@ -359,18 +376,18 @@ def completed(history: Sequence[Message]) -> list[Message]:
                 continue  # a result without its call would be refused as well
             unanswered.remove(call)
         else:
-            whole += map(interrupted, unanswered)
+            whole += map(make_interrupted_result, unanswered)
             unanswered = list(message.tool_calls)
         whole.append(message)
-    return [*whole, *map(interrupted, unanswered)]
+    return [*whole, *map(make_interrupted_result, unanswered)]
 
 
-def interrupted(call: ToolCall) -> Message:
+def make_interrupted_result(call: ToolCall) -> Message:
     return Message("tool", INTERRUPTED, call_id=call.id, name=call.name, is_error=True)
 
 
-def weight(message: Message) -> int:
+def estimate_size(message: Message) -> int:
     """About how much memory it holds."""
     images = sum(len(image.data) + len(image.url) for image in message.images)
     calls = sum(len(call.arguments) for call in message.tool_calls)
-    return OVERHEAD + len(message.text) + len(message.reasoning) + images + calls
+    return MESSAGE_OVERHEAD + len(message.text) + len(message.reasoning) + images + calls

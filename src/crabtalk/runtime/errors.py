@@ -39,13 +39,13 @@ class CompactionError(RuntimeRefusalError):
     """The summary could not be made or kept. Nothing changed."""
 
 
-def key_conflict(key: str) -> KeyConflictError:
+def key_conflict_error(key: str) -> KeyConflictError:
     return KeyConflictError(
         f"the key {key[:80]!r} was used for another message in this conversation; "
         "give each message a key of its own"
     )
 
 
-def no_conversation(pair: Pair) -> UnknownConversationError:
+def unknown_conversation_error(pair: Pair) -> UnknownConversationError:
     agent, sender = pair.agent[:80], pair.sender[:80]
     return UnknownConversationError(f"{agent} has had no conversation with {sender} yet")

@@ -29,7 +29,7 @@ class Started(Value, frozen=True):
     is_stored: bool = False  # the run is over: what follows is what the log has of it
 
 
-class Heard(Value, frozen=True):
+class UserMessageReceived(Value, frozen=True):
     """What was said is kept, and the turn begins. For those who watch: who said it knows."""
 
     text: str  # as it was said, whatever a skill made of it
@@ -85,7 +85,7 @@ class AskOption(Value, frozen=True):
     description: str = ""
 
 
-class Approval(Value, frozen=True):
+class ApprovalRequest(Value, frozen=True):
     """A call that waits for a person's yes, and all there is to know about it."""
 
     agent: str
@@ -107,7 +107,7 @@ class AskQuestion(Value, frozen=True):
     header: str = ""  # a word or two
     options: tuple[AskOption, ...] = ()
     multi_select: bool = False
-    approval: Approval | None = None
+    approval: ApprovalRequest | None = None
 
 
 class AskUser(Value, frozen=True):
@@ -118,7 +118,7 @@ class AskUser(Value, frozen=True):
     for_owner: bool = False  # only the owner may answer
 
 
-class Refused(Value, frozen=True):
+class ToolRefused(Value, frozen=True):
     """A call the agent may not make. Its result says so to the agent; this, to those who watch."""
 
     call_id: str
@@ -170,7 +170,7 @@ class Done(Value, frozen=True):
 
 Event = (
     Started
-    | Heard
+    | UserMessageReceived
     | TextStart
     | TextDelta
     | TextEnd
@@ -181,7 +181,7 @@ Event = (
     | ToolResult
     | ToolsComplete
     | AskUser
-    | Refused
+    | ToolRefused
     | ToolProgress
     | UserSteered
     | ContextUsage

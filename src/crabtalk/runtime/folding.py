@@ -9,29 +9,35 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from crabtalk.model import ApiError
-from crabtalk.storage import Archive, StorageError, StorageUnavailableError, log_name
+from crabtalk.storage import Archive, StorageError, StorageUnavailableError, make_log_name
 
-from .compaction import next_name, title_of
-from .conversation import Archiving, Conversation, Place, to_the_end, uncancel
+from .compaction import make_title, next_archive_name
+from .conversation import (
+    ArchiveCallback,
+    Conversation,
+    ConversationClaim,
+    clear_cancellation,
+    run_to_completion,
+)
 from .errors import (
     CompactionError,
     NothingToCompactError,
     RuntimeRefusalError,
-    no_conversation,
+    unknown_conversation_error,
 )
 from .run import Run
 
 log = logging.getLogger(__name__)
 
-Summarising: TypeAlias = Callable[[], Awaitable[str]]
+SummaryWriter: TypeAlias = Callable[[], Awaitable[str]]
 
 
-async def folded(
+async def run_compaction(
     run: Run,
     conversation: Conversation,
-    place: Place,
-    summarising: Summarising | None,
-    archiving: Archiving,
+    place: ConversationClaim,
+    summarising: SummaryWriter | None,
+    archiving: ArchiveCallback,
 ) -> Archive:
     """The whole life of a compaction: its place in the line, the summary, the archive. Without
     `summarising`, the conversation begins afresh.
@@ -39,14 +45,14 @@ async def folded(
     Raises RuntimeRefusalError and StorageUnavailableError; nothing has changed then.
     """
     try:
-        async with conversation.turn(place):
+        async with conversation.hold_turn(place):
             conversation.run = run
             try:
-                return await fold(conversation, summarising, archiving)
+                return await compact_history(conversation, summarising, archiving)
             finally:
                 conversation.run = None
     except asyncio.CancelledError:
-        uncancel()
+        clear_cancellation()
         raise CompactionError("the compaction was killed; nothing changed") from None
     except (RuntimeRefusalError, StorageUnavailableError):
         raise
@@ -58,26 +64,26 @@ async def folded(
         raise CompactionError(sentence) from error
 
 
-async def fold(
-    conversation: Conversation, summarising: Summarising | None, archiving: Archiving
+async def compact_history(
+    conversation: Conversation, summarising: SummaryWriter | None, archiving: ArchiveCallback
 ) -> Archive:
-    await to_the_end(conversation.load())
+    await run_to_completion(conversation.load())
     if not conversation.exists:
-        raise no_conversation(conversation.pair)
+        raise unknown_conversation_error(conversation.pair)
     marker = conversation.marker
     carried = 1 if marker is not None and marker.summary and summarising is not None else 0
     if len(conversation.history) <= carried:
         raise NothingToCompactError("nothing was said that is not in an archive already")
-    base = log_name(conversation.pair)
-    name = next_name(base, marker.archive_name if marker is not None else "")
+    base = make_log_name(conversation.pair)
+    name = next_archive_name(base, marker.archive_name if marker is not None else "")
     if summarising is None:
-        ending: Awaitable[Archive] = conversation.begin_afresh(name)
+        ending: Awaitable[Archive] = conversation.archive_without_summary(name)
     else:
         summary = await summarising()
-        ending = conversation.fold(name, title_of(summary), summary, archiving)
+        ending = conversation.archive_with_summary(name, make_title(summary), summary, archiving)
     folding = asyncio.ensure_future(ending)
     try:
-        return await to_the_end(folding)
+        return await run_to_completion(folding)
     except asyncio.CancelledError:
-        uncancel()
+        clear_cancellation()
         return folding.result()  # too late to say that nothing changed

@@ -41,7 +41,7 @@ class ToolDispatch(msgspec.Struct, frozen=True):
     cwd: Path
 
 
-class Access(msgspec.Struct, frozen=True):
+class ToolAccess(msgspec.Struct, frozen=True):
     """What a call would touch, for whoever judges it: a kind, and a path, command or name."""
 
     kind: str = "other"
@@ -90,7 +90,7 @@ class Hook:
         """Which of its tools the agent may call, and a line for its prompt about that."""
         return [tool.name for tool in self.schema()], None
 
-    async def ask(self, calls: Sequence[ToolDispatch]) -> list[AskUser]:
+    async def collect_questions(self, calls: Sequence[ToolDispatch]) -> list[AskUser]:
         """What people have to answer before these calls of one step can finish."""
         return []
 
@@ -102,11 +102,11 @@ class Hook:
         """What calls of one of its tools touch, as `access` says it."""
         return "other"
 
-    def access(self, call: ToolDispatch) -> Access:
+    def describe_access(self, call: ToolDispatch) -> ToolAccess:
         """What a call of one of its tools would touch."""
-        return Access()
+        return ToolAccess()
 
-    def names_of(self, call: ToolDispatch) -> tuple[str, ...]:
+    def names_of_call(self, call: ToolDispatch) -> tuple[str, ...]:
         """What the tool of a call is called, the name that means no other first; nothing when it
         is not its own."""
         return (call.name,) if any(tool.name == call.name for tool in self.schema()) else ()
@@ -123,16 +123,16 @@ class Env:
         self.hook = hook or Hook()
         self.cwd = cwd or Path.cwd()
 
-    def tools(self, agent: Agent) -> tuple[Tool, ...]:
+    def list_tools(self, agent: Agent) -> tuple[Tool, ...]:
         """What the agent may call, in a stable order: providers cache by prefix."""
         allowed = set(self.hook.scoped_tools(agent)[0])
         offered = self.hook.agent_tools(agent)
-        return tuple(sorted((tool for tool in offered if tool.name in allowed), key=by_name))
+        return tuple(sorted((tool for tool in offered if tool.name in allowed), key=tool_name))
 
     def on_event(self, run: "Run", event: Event) -> None:
         self.hook.on_event(run, event)
 
-    def mode(self, run: "Run", agent: Agent) -> str:
+    def permission_mode(self, run: "Run", agent: Agent) -> str:
         """The permission mode a run has, for those who show it; empty where nothing is asked."""
         return ""
 
@@ -140,13 +140,13 @@ class Env:
         """Where a run works that was asked to work in `cwd`."""
         return cwd
 
-    async def instructions(self, cwd: Path) -> str:
+    async def read_instructions(self, cwd: Path) -> str:
         """What people wrote down for agents that work in a directory."""
         return ""
 
-    async def archive(self, pair: Pair, archive: Archive) -> None:
+    async def store_archive(self, pair: Pair, archive: Archive) -> None:
         """Keeps what a compaction made. If it raises, the compaction does not happen."""
 
 
-def by_name(tool: Tool) -> str:
+def tool_name(tool: Tool) -> str:
     return tool.name

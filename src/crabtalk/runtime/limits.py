@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RuntimeLimits:
     """Each has a default that a person never meets."""
 
     # Turns at once, running and waiting; the next one is refused.
@@ -32,10 +32,10 @@ class Limits:
     tool_output: int = 64 * 1024
 
     def __post_init__(self) -> None:
-        require_whole(self)
+        require_positive_integers(self)
 
 
-def require_whole(limits: Any) -> None:
+def require_positive_integers(limits: Any) -> None:
     """For dataclasses of bounds: each a whole number above zero. Raises ValueError."""
     for field in dataclasses.fields(limits):
         value = getattr(limits, field.name)

@@ -4,16 +4,16 @@ import asyncio
 from collections import deque
 
 
-class Line:
+class TurnLock:
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._busy = False
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return not self._busy and not self._waiting
 
-    def join(self, *, first: bool = False) -> asyncio.Future[None]:
+    def enqueue(self, *, first: bool = False) -> asyncio.Future[None]:
         """Takes a place, at once: order is decided here, not when it is awaited.
 
         It is the last one, or with `first` the one after whoever has their turn now.
@@ -29,22 +29,22 @@ class Line:
             place.set_result(None)
         return place
 
-    async def reach(self, place: asyncio.Future[None]) -> None:
+    async def acquire(self, place: asyncio.Future[None]) -> None:
         """Waits for one's turn. Cancelled, the place is given up, and nobody behind it waits."""
         try:
             await place
         except asyncio.CancelledError:
-            self.give_up(place)
+            self.cancel(place)
             raise
 
-    def give_up(self, place: asyncio.Future[None]) -> None:
+    def cancel(self, place: asyncio.Future[None]) -> None:
         """Leaves a place that will not be reached; nobody behind it waits for it."""
         if place.done() and not place.cancelled():
-            self.leave()
+            self.release()
         elif place in self._waiting:
             self._waiting.remove(place)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """One's turn is over."""
         while self._waiting:
             place = self._waiting.popleft()

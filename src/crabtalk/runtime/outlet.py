@@ -9,7 +9,7 @@ from collections import deque
 from .events import Event
 
 
-class Outlet:
+class EventQueue:
     """One writer, one reader. The writer pushes, and waits for room when it is `full`."""
 
     __slots__ = ("_bound", "_closed", "_events", "_reader", "_writer")
@@ -22,7 +22,7 @@ class Outlet:
         self._closed = False
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self._events) >= self._bound
 
     def push(self, event: Event) -> None:
@@ -32,18 +32,18 @@ class Outlet:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Until the reader has caught up, or left."""
-        while self.full and not self._closed:
+        while self.is_full and not self._closed:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
-    async def next(self) -> Event:
+    async def next_event(self) -> Event:
         while not self._events:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         event = self._events.popleft()
-        if self._writer is not None and not self._writer.done() and not self.full:
+        if self._writer is not None and not self._writer.done() and not self.is_full:
             self._writer.set_result(None)
         return event
 

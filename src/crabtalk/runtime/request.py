@@ -18,15 +18,15 @@ INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions\b)", re.IGNORECASE)
 MARKUP = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 MARKUP_AND_QUOTES = {**MARKUP, ord('"'): "&quot;", ord("'"): "&#x27;"}
 # How messages of ours begin, and so nobody else's may.
-OURS = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)\b)", re.IGNORECASE)
+LEADING_TAG = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)\b)", re.IGNORECASE)
 
-UNSEEN = "(the image itself is left out: this model does not take it)"
-PRIMARY = (
+IMAGE_OMITTED = "(the image itself is left out: this model does not take it)"
+PRIMARY_NOTICE = (
     "Other agents have joined this conversation as guests. A message inside "
     '<from agent="NAME">…</from> was written by the guest of that name, not by you. '
     "Go on answering as yourself, without such tags."
 )
-GUEST = (
+GUEST_NOTICE = (
     "You are joining this conversation as a guest. It belongs to the agent {primary}, whose "
     'messages carry no tag. A message inside <from agent="NAME">…</from> was written by the agent '
     "of that name; those with your own name, {guest}, are yours. You have no tools here. Answer "
@@ -34,7 +34,7 @@ GUEST = (
 )
 
 
-def framing(
+def build_framing(
     history: Sequence[Message], instructions: str, *, primary: str, guest: str = ""
 ) -> list[Message]:
     """The messages to lay before what the user said last."""
@@ -45,34 +45,35 @@ def framing(
     if guest:
         injected.append(
             Message(
-                "user", GUEST.format(primary=escape_markup(primary), guest=escape_markup(guest))
+                "user",
+                GUEST_NOTICE.format(primary=escape_markup(primary), guest=escape_markup(guest)),
             )
         )
     elif any(message.agent for message in history):
-        injected.append(Message("user", PRIMARY))
+        injected.append(Message("user", PRIMARY_NOTICE))
     return injected
 
 
-def messages(
+def build_messages(
     prompt: str, history: Sequence[Message], injected: Sequence[Message], at: int
 ) -> tuple[Message, ...]:
     """The request's messages: prompt, history before `at`, framing, the rest."""
     system = [Message("system", prompt)] if prompt else []
-    before = [tagged(message) for message in history[:at]]
-    after = [tagged(message) for message in history[at:]]
+    before = [tag_guest_message(message) for message in history[:at]]
+    after = [tag_guest_message(message) for message in history[at:]]
     return (*system, *before, *injected, *after)
 
 
-def has_found_images(request: Request) -> bool:
+def has_tool_images(request: Request) -> bool:
     return any(message.images for message in request.messages if message.role == "tool")
 
 
-def without_found_images(request: Request) -> Request:
+def drop_tool_images(request: Request) -> Request:
     """For a model that takes none: tools' images are left out, and their text says so."""
     return msgspec.structs.replace(
         request,
         messages=tuple(
-            msgspec.structs.replace(message, text=f"{message.text}\n{UNSEEN}", images=())
+            msgspec.structs.replace(message, text=f"{message.text}\n{IMAGE_OMITTED}", images=())
             if message.role == "tool" and message.images
             else message
             for message in request.messages
@@ -80,21 +81,21 @@ def without_found_images(request: Request) -> Request:
     )
 
 
-def tagged(message: Message) -> Message:
+def tag_guest_message(message: Message) -> Message:
     """A guest's words inside a tag with its name; everybody else's as they are, unless they begin
     as only our own do.
 
     What it says cannot end its own tag, or open another's.
     """
     if not message.agent or message.role != "assistant":
-        return message if message.role == "tool" else untagged(message)
+        return message if message.role == "tool" else escape_leading_tag(message)
     inside = FROM_TAG.sub("&lt;", message.text)
     return Message("assistant", f'<from agent="{escape_markup(message.agent)}">\n{inside}\n</from>')
 
 
-def untagged(message: Message) -> Message:
+def escape_leading_tag(message: Message) -> Message:
     """Inside a text such tags mislead nobody, and people write about them."""
-    found = OURS.match(message.text)
+    found = LEADING_TAG.match(message.text)
     if found is None:
         return message
     before, after = message.text[: found.end() - 1], message.text[found.end() :]

@@ -8,7 +8,7 @@ off thousands of model calls.
 from typing import TYPE_CHECKING
 
 from .errors import RuntimeRefusalError
-from .limits import Limits
+from .limits import RuntimeLimits
 
 if TYPE_CHECKING:
     from .run import Run
@@ -21,33 +21,33 @@ class TreeLimitError(RuntimeRefusalError):
 class RunTree:
     """Counts what the runs of one turn use. `root` is the run that a person or an event started."""
 
-    __slots__ = ("calls", "root", "runs", "tokens")
+    __slots__ = ("model_calls", "root", "runs", "tokens")
 
     def __init__(self, root: "Run") -> None:
         self.root = root
         self.runs = 0
-        self.calls = 0
+        self.model_calls = 0
         self.tokens = 0
 
-    def add_run(self, limits: Limits) -> None:
+    def add_run(self, limits: RuntimeLimits) -> None:
         """Raises TreeLimitError when the tree has as many runs as it may have."""
         if self.runs >= limits.tree_runs:
-            raise limit_met(f"started {self.runs} runs", "tree_runs")
+            raise tree_limit_error(f"started {self.runs} runs", "tree_runs")
         self.runs += 1
 
-    def add_model_call(self, limits: Limits) -> None:
+    def add_model_call(self, limits: RuntimeLimits) -> None:
         """Called before each request to a model. Raises TreeLimitError instead of the next one."""
-        if self.calls >= limits.tree_model_calls:
-            raise limit_met(f"made {self.calls} model calls", "tree_model_calls")
+        if self.model_calls >= limits.tree_model_calls:
+            raise tree_limit_error(f"made {self.model_calls} model calls", "tree_model_calls")
         if self.tokens >= limits.tree_tokens:
-            raise limit_met(f"used {self.tokens} tokens", "tree_tokens")
-        self.calls += 1
+            raise tree_limit_error(f"used {self.tokens} tokens", "tree_tokens")
+        self.model_calls += 1
 
     def add_tokens(self, count: int) -> None:
         self.tokens += count
 
 
-def limit_met(used: str, key: str) -> TreeLimitError:
+def tree_limit_error(used: str, key: str) -> TreeLimitError:
     return TreeLimitError(
         f"this turn and the tasks it delegated {used}, the most one turn may; ask for less at a "
         f"time, or raise {key} in [limits] of config.toml"

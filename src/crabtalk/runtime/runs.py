@@ -14,21 +14,23 @@ from crabtalk.storage import Pair
 from .clock import Clock
 from .errors import BusyError
 from .hook import Env
-from .limits import Limits
-from .run import Parent, Run
+from .limits import RuntimeLimits
+from .run import ParentRun, Run
 
 T = TypeVar("T")
 
 
-class Runs:
-    def __init__(self, env: Env, limits: Callable[[], Limits], clock: Clock) -> None:
+class RunRegistry:
+    def __init__(self, env: Env, limits: Callable[[], RuntimeLimits], clock: Clock) -> None:
         self._env = env
         self._limits = limits  # asked each time: a process may lower them when it knows its own
         self._clock = clock
         self._runs: set[Run] = set()
-        self._keyed: dict[tuple[Pair, str], Run] = {}  # those whose message has a key
-        self._roots: Counter[Pair] = Counter()  # conversations, by how many delegated runs
-        self._held = 0  # bytes of what was said in them
+        self._runs_by_key: dict[tuple[Pair, str], Run] = {}  # those whose message has a key
+        self._delegated_counts: Counter[Pair] = (
+            Counter()
+        )  # conversations, by how many delegated runs
+        self._held_bytes = 0  # bytes of what was said in them
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -36,12 +38,12 @@ class Runs:
     def __iter__(self) -> Iterator[Run]:
         return iter(list(self._runs))
 
-    def new(
+    def create_run(
         self,
         pair: Pair,
         guest: str = "",
         cwd: Path | None = None,
-        parent: Parent | None = None,
+        parent: ParentRun | None = None,
         origin: str = "",
     ) -> Run:
         """One that has not begun; it counts from `own` on. Raises BusyError and TreeLimitError."""
@@ -62,64 +64,64 @@ class Runs:
         run.tree.add_run(self._limits())
         return run
 
-    def hold(self, run: Run, text: str) -> None:
+    def reserve_text(self, run: Run, text: str) -> None:
         """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
-        if self._held + len(text) > self._limits().held_bytes:
+        if self._held_bytes + len(text) > self._limits().held_bytes:
             raise BusyError("too much was said that no agent has come to yet; try again later")
-        self._held += len(text)
-        run.held += len(text)
+        self._held_bytes += len(text)
+        run.held_bytes += len(text)
 
-    def release(self, run: Run) -> None:
+    def release_text(self, run: Run) -> None:
         """Its texts are no longer in memory."""
-        self._held -= run.held
-        run.held = 0
+        self._held_bytes -= run.held_bytes
+        run.held_bytes = 0
 
-    def hold_steer(self, run: Run, text: str) -> int:
+    def reserve_steer(self, run: Run, text: str) -> int:
         """Makes room for a steering message and returns its number. Raises BusyError."""
-        waiting = len(run.steers) + len(run.accepting)
+        waiting = len(run.steers) + len(run.accept_tasks)
         if waiting >= self._limits().steers:
             raise BusyError(f"{waiting} steering messages wait to be read; try again later")
-        self.hold(run, text)
+        self.reserve_text(run, text)
         run.steer_count += 1
         return run.steer_count
 
-    def own(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def start_task(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins it. The run's task is the runtime's, whoever asked for it."""
         task = asyncio.ensure_future(work)
         run.task = task
 
         def over(task: asyncio.Task[T]) -> None:
             self._runs.discard(run)
-            if self._keyed.get((run.pair, run.key)) is run:
-                del self._keyed[run.pair, run.key]
+            if self._runs_by_key.get((run.pair, run.key)) is run:
+                del self._runs_by_key[run.pair, run.key]
             if run.parent is not None:
                 root = run.tree.root.pair
-                self._roots[root] -= 1
-                if not self._roots[root]:
-                    del self._roots[root]
-            self.release(run)
+                self._delegated_counts[root] -= 1
+                if not self._delegated_counts[root]:
+                    del self._delegated_counts[root]
+            self.release_text(run)
             if not task.cancelled():
                 task.exception()  # whoever waits has it; if nobody does any more, nobody cares
 
         self._runs.add(run)
         if run.key:
-            self._keyed[run.pair, run.key] = run
+            self._runs_by_key[run.pair, run.key] = run
         if run.parent is not None:
-            self._roots[run.tree.root.pair] += 1
+            self._delegated_counts[run.tree.root.pair] += 1
         task.add_done_callback(over)
         return task
 
-    def find(self, pair: Pair, *, run_id: str = "", key: str = "") -> Run | None:
+    def find_run(self, pair: Pair, *, run_id: str = "", key: str = "") -> Run | None:
         """One of a conversation that waits or is in flight, by id or by key."""
         if key:
-            return self._keyed.get((pair, key))
+            return self._runs_by_key.get((pair, key))
         return next((run for run in self._runs if run.id == run_id and run.pair == pair), None)
 
-    def is_root(self, pair: Pair) -> bool:
+    def has_delegated_runs(self, pair: Pair) -> bool:
         """Whether something runs that a turn of this conversation delegated."""
-        return pair in self._roots
+        return pair in self._delegated_counts
 
-    def below(self, pair: Pair) -> list[Run]:
+    def list_delegated_runs(self, pair: Pair) -> list[Run]:
         """Those that came of a turn of this conversation, at any depth, background included."""
         found: list[Run] = []
         above = {run.id for run in self._runs if run.pair == pair}
@@ -131,7 +133,7 @@ class Runs:
                 found.append(run)
         return found
 
-    async def over(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Until all that are here now are. Cancelled, they go on."""
         tasks = [run.task for run in self._runs if run.task is not None]
         if tasks:

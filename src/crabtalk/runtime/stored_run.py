@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.messages import Message, ToolCall, Usage
-from crabtalk.storage import CUT_OFF, EventRecord, MessageRecord, Pair, Record, find_end
+from crabtalk.storage import CUT_OFF, EventRecord, MessageRecord, Pair, Record, find_run_end
 
 from .events import (
     Done,
@@ -34,7 +34,7 @@ REASONS = {reason.value: reason for reason in StopReason}
 
 def stored_done(pair: Pair, records: Sequence[Record]) -> Done:
     """How the run ended. One without an end was cut off by the death of its process."""
-    end = find_end(records)
+    end = find_run_end(records)
     data: dict[str, Any] = end.data if end is not None else {}
     spoken = [r.message for r in records if isinstance(r, MessageRecord)]
     texts = [m.text for m in spoken if m.role == "assistant" and m.text]
@@ -42,7 +42,7 @@ def stored_done(pair: Pair, records: Sequence[Record]) -> Done:
     reason = REASONS.get(word, StopReason.ERROR)
     error = str(data.get("error", "")) or (CUT_OFF if reason is StopReason.ERROR else "")
     return Done(
-        agent=str(data.get("agent") or speaker_of(spoken) or pair.agent),
+        agent=str(data.get("agent") or find_speaker(spoken) or pair.agent),
         reason=reason,
         text=texts[-1] if texts else "",
         error=error if reason is StopReason.ERROR else "",
@@ -55,7 +55,7 @@ def stored_done(pair: Pair, records: Sequence[Record]) -> Done:
 def stored_events(pair: Pair, run: str, records: Sequence[Record]) -> Iterator[Event]:
     """All of them, the start and the end included."""
     done = stored_done(pair, records)
-    end = find_end(records)
+    end = find_run_end(records)
     mode = str(end.data.get("mode", "")) if end is not None else ""
     yield Started(done.agent, run, mode, is_stored=True)
     yield from message_events(done.agent, records)
@@ -116,7 +116,7 @@ def spoken_events(speaker: str, message: Message) -> Iterator[Event]:
         yield ToolStart(message.tool_calls)
 
 
-def speaker_of(spoken: Sequence[Message]) -> str:
+def find_speaker(spoken: Sequence[Message]) -> str:
     return next((message.agent for message in spoken if message.agent), "")
 
 

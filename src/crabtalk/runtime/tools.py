@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from crabtalk.model.messages import Image, Message, ToolCall
 
 from .clock import Clock
-from .conversation import interrupted
+from .conversation import make_interrupted_result
 from .events import ToolResult, ToolStart
 from .hook import Env, ToolDispatch, ToolError
-from .limits import Limits
+from .limits import RuntimeLimits
 from .run import Run
 
 log = logging.getLogger(__name__)
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 GRACE = 5.0
 
 
-class Calls:
+class ToolCallBatch:
     """The calls of one step. Results are told as they come; `messages` has them in call order."""
 
     def __init__(
-        self, calls: Sequence[ToolCall], run: Run, env: Env, limits: Limits, clock: Clock
+        self, calls: Sequence[ToolCall], run: Run, env: Env, limits: RuntimeLimits, clock: Clock
     ) -> None:
         self._calls = calls
         self._run = run
@@ -32,28 +32,28 @@ class Calls:
         self._clock = clock
         self.results: dict[int, ToolResult] = {}
 
-    async def carry_out(self) -> None:
+    async def run(self) -> None:
         """Cancelled, it stops those that still run; what finished by then has its result."""
         self._run.emit(ToolStart(tuple(self._calls)))
-        dispatches = [self._dispatch_of(call) for call in self._calls]
-        for ask in await self._env.hook.ask(dispatches[: self._limits.tool_calls]):
+        dispatches = [self._make_dispatch(call) for call in self._calls]
+        for ask in await self._env.hook.collect_questions(dispatches[: self._limits.tool_calls]):
             # What only the owner may answer is not told to whoever this run belongs to.
-            (self._run.tell if ask.for_owner else self._run.emit)(ask)
+            (self._run.notify_hooks if ask.for_owner else self._run.emit)(ask)
         tasks = {
-            asyncio.ensure_future(self._call(call, number)): number
+            asyncio.ensure_future(self._run_call(call, number)): number
             for number, call in enumerate(dispatches)
         }
         pending = set(tasks)
         try:
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                self._tell(tasks, done)
+                self._emit_results(tasks, done)
         finally:
-            await stop(pending)
+            await cancel_tasks(pending)
             # Some may have finished in the moment of the cancellation, or because of it.
-            self._tell(tasks, pending)
+            self._emit_results(tasks, pending)
 
-    def _tell(
+    def _emit_results(
         self, tasks: Mapping[asyncio.Task[ToolResult], int], some: set[asyncio.Task[ToolResult]]
     ) -> None:
         for task in sorted(some, key=lambda task: tasks[task]):
@@ -61,10 +61,10 @@ class Calls:
                 self.results[tasks[task]] = task.result()
                 self._run.emit(task.result())
 
-    def messages(self) -> list[Message]:
+    def result_messages(self) -> list[Message]:
         """One for each call; those without a result were interrupted."""
         return [
-            interrupted(call)
+            make_interrupted_result(call)
             if (result := self.results.get(number)) is None
             else Message(
                 "tool",
@@ -77,8 +77,8 @@ class Calls:
             for number, call in enumerate(self._calls)
         ]
 
-    async def _call(self, call: ToolDispatch, number: int) -> ToolResult:
-        started = self._clock.seconds()
+    async def _run_call(self, call: ToolDispatch, number: int) -> ToolResult:
+        started = self._clock.monotonic()
         images: tuple[Image, ...] = ()
         try:
             output, images = await self._dispatch(call, number)
@@ -93,8 +93,8 @@ class Calls:
         except Exception as error:
             log.exception("the tool %s failed", call.name)
             output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
-        took = int((self._clock.seconds() - started) * 1000)
-        text = cut(output, self._limits.tool_output)
+        took = int((self._clock.monotonic() - started) * 1000)
+        text = truncate_middle(output, self._limits.tool_output)
         return ToolResult(call.call_id, text, took, is_error, images)
 
     async def _dispatch(self, call: ToolDispatch, number: int) -> tuple[str, tuple[Image, ...]]:
@@ -109,7 +109,7 @@ class Calls:
         output = await work
         return (output, ()) if isinstance(output, str) else (output.text, output.images)
 
-    def _dispatch_of(self, call: ToolCall) -> ToolDispatch:
+    def _make_dispatch(self, call: ToolCall) -> ToolDispatch:
         return ToolDispatch(
             name=call.name,
             arguments=call.arguments,
@@ -127,7 +127,7 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def stop(tasks: set[asyncio.Task[ToolResult]]) -> None:
+async def cancel_tasks(tasks: set[asyncio.Task[ToolResult]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
@@ -136,7 +136,7 @@ async def stop(tasks: set[asyncio.Task[ToolResult]]) -> None:
             log.warning("a tool does not stop: %s", task.get_name())
 
 
-def cut(text: str, limit: int) -> str:
+def truncate_middle(text: str, limit: int) -> str:
     """At most `limit` bytes: the beginning and the end, and between them what is missing."""
     data = text.encode(errors="replace")
     if len(data) <= limit:

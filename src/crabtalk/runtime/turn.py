@@ -11,17 +11,16 @@ from contextlib import aclosing, closing
 
 import msgspec
 
-from crabtalk.model import ApiError, Assembler, ErrorKind
+from crabtalk.model import ApiError, ErrorKind, ResponseAssembler
 from crabtalk.model.messages import Message, Request, Response, Tool, Usage
 from crabtalk.storage import Agent, EventRecord, StorageError, StorageUnavailableError
 
-from .backend import Backend
+from .backend import SharedProvider
 from .clock import Clock
-from .conversation import Conversation, to_the_end
+from .conversation import Conversation, run_to_completion
 from .events import (
     ContextUsage,
     Done,
-    Heard,
     StopReason,
     TextDelta,
     TextEnd,
@@ -31,19 +30,20 @@ from .events import (
     ThinkingStart,
     ToolsComplete,
     ToolStart,
+    UserMessageReceived,
     UserSteered,
 )
 from .hook import Env
-from .limits import Limits
-from .request import framing, has_found_images, messages, without_found_images
+from .limits import RuntimeLimits
+from .request import build_framing, build_messages, drop_tool_images, has_tool_images
 from .run import Run
 from .run_tree import TreeLimitError
-from .tools import Calls
+from .tools import ToolCallBatch
 
 log = logging.getLogger(__name__)
 
 # What ends with words, whose end is kept with them.
-SPOKEN = (StopReason.COMPLETED, StopReason.LENGTH)
+SPEAKING_REASONS = (StopReason.COMPLETED, StopReason.LENGTH)
 
 
 class Turn:
@@ -54,9 +54,9 @@ class Turn:
         run: Run,
         conversation: Conversation,
         agent: Agent,
-        backend: Backend,
+        backend: SharedProvider,
         env: Env,
-        limits: Limits,
+        limits: RuntimeLimits,
         clock: Clock,
         *,
         tool_choice: str = "",
@@ -72,25 +72,25 @@ class Turn:
         self._tools: tuple[Tool, ...] = ()
         self._tool_choice = tool_choice or agent.tool_choice
         self._injected: list[Message] = []
-        self._start = 0  # where in the history this turn begins
+        self._history_start = 0  # where in the history this turn begins
         self._steps = 0
         self._text = ""
-        self._heard = False  # anything of the answer that is being given
+        self._has_output = False  # anything of the answer that is being given
         self._usage: Usage | None = None
-        self._kept = 0  # messages of this run in the log
+        self._stored_count = 0  # messages of this run in the log
 
-    async def carry_out(self, content: str) -> Done:
+    async def run(self, content: str) -> Done:
         """Never raises but for a cancellation; what failed is in the Done.
 
         What the user said is kept in any case but that of a storage that fails.
         """
         is_passing = False
         try:
-            await to_the_end(self._say(content))
-            if self._run.stopping:
+            await run_to_completion(self._store_user_message(content))
+            if self._run.is_stopping:
                 return await self.finish(StopReason.CANCELLED)
-            await self._prepare()
-            reason, error = await self._loop()
+            await self._prepare_request()
+            reason, error = await self._run_steps()
         except (ApiError, StorageError, TreeLimitError) as failure:
             reason, error = StopReason.ERROR, str(failure)
             is_passing = isinstance(failure, StorageUnavailableError)
@@ -116,11 +116,11 @@ class Turn:
             usage=self._usage,
             steps=self._steps,
         )
-        if self._conversation.exists and (steers or reason not in SPOKEN):
+        if self._conversation.exists and (steers or reason not in SPEAKING_REASONS):
             try:
-                await self._keep(
+                await self._append(
                     [Message("user", steer.text) for steer in steers],
-                    self._done_trace(reason, error),
+                    self._make_done_records(reason, error),
                     steers=[steer.number for steer in steers],
                     snapshot=True,
                 )
@@ -129,28 +129,28 @@ class Turn:
                 return msgspec.structs.replace(done, reason=StopReason.ERROR, error=sentence)
         return done
 
-    async def _say(self, content: str) -> None:
+    async def _store_user_message(self, content: str) -> None:
         """The user's message is kept before anything else happens."""
         await self._conversation.load()
-        self._start = len(self._conversation.history)
-        await self._keep([Message("user", content)])
-        self._run.announce()
-        self._run.tell(Heard(self._run.said))
+        self._history_start = len(self._conversation.history)
+        await self._append([Message("user", content)])
+        self._run.emit_started()
+        self._run.notify_hooks(UserMessageReceived(self._run.typed_text))
 
-    async def _prepare(self) -> None:
+    async def _prepare_request(self) -> None:
         """Tools stay what they are now until the turn is over."""
         if not self._run.is_guest:
             await self._env.hook.prepare(self._agent)
-            self._tools = self._env.tools(self._agent)
-        self._injected = framing(
+            self._tools = self._env.list_tools(self._agent)
+        self._injected = build_framing(
             self._conversation.history,
-            await self._env.instructions(self._run.cwd),
+            await self._env.read_instructions(self._run.cwd),
             primary=self._run.pair.agent,
             guest=self._run.speaker if self._run.is_guest else "",
         )
-        self._model = await self._backend.model(self._agent.model)
+        self._model = await self._backend.choose_model(self._agent.model)
 
-    async def _loop(self) -> tuple[StopReason, str]:
+    async def _run_steps(self) -> tuple[StopReason, str]:
         while True:
             await self._read_steers()
             response = await self._ask_model()
@@ -167,21 +167,21 @@ class Turn:
                     "ask the conversation's own agent for that"
                 )
             if message.tool_calls:
-                if self._steps >= self._agent.max_iterations and not await self._is_steered():
+                if self._steps >= self._agent.max_iterations and not await self._has_steers():
                     return StopReason.MAX_ITERATIONS, ""
                 continue
             if message.text:
                 self._text = message.text
                 is_cut = response.finish == "length"
                 reason = StopReason.LENGTH if is_cut else StopReason.COMPLETED
-                await self._keep([message], self._done_trace(reason), snapshot=True)
+                await self._append([message], self._make_done_records(reason), snapshot=True)
             else:
                 reason = StopReason.NO_ACTION
             # Said while the last words were being kept: another step rather than none.
-            if not await self._is_steered():
+            if not await self._has_steers():
                 return reason, ""
 
-    async def _is_steered(self) -> bool:
+    async def _has_steers(self) -> bool:
         await self._run.wait_for_steers()
         return bool(self._run.steers)
 
@@ -191,64 +191,64 @@ class Turn:
             # Taken out before it is kept: killed meanwhile, it is kept all the same, and would be
             # kept again with those that are left.
             steer = self._run.steers.popleft()
-            trace = self._trace("user_steered", content=steer.text)
-            await self._keep([Message("user", steer.text)], [trace], steers=[steer.number])
+            trace = self._make_event_record("user_steered", content=steer.text)
+            await self._append([Message("user", steer.text)], [trace], steers=[steer.number])
             self._run.emit(UserSteered(steer.text))
 
     async def _ask_model(self) -> Response:
         choice = self._tool_choice if self._tools and self._steps == 0 else "auto"
         request = Request(
             model=self._model,
-            messages=messages(
-                self._agent.prompt, self._conversation.history, self._injected, self._start
+            messages=build_messages(
+                self._agent.prompt, self._conversation.history, self._injected, self._history_start
             ),
             tools=self._tools,
             tool_choice=choice,
             thinking=self._agent.thinking,
         )
-        if not has_found_images(request):
+        if not has_tool_images(request):
             return await self._stream(request)
-        blind = self._conversation.blind
+        blind = self._conversation.models_without_images
         if self._model not in blind:
             try:
                 return await self._stream(request)
             except ApiError as error:
                 # No vendor says beforehand which model takes images.
-                if self._heard or error.kind not in (ErrorKind.INVALID, ErrorKind.NOT_FOUND):
+                if self._has_output or error.kind not in (ErrorKind.INVALID, ErrorKind.NOT_FOUND):
                     raise
-        response = await self._stream(without_found_images(request))
+        response = await self._stream(drop_tool_images(request))
         blind.add(self._model)
         return response
 
     async def _stream(self, request: Request) -> Response:
         self._run.tree.add_model_call(self._limits)
-        self._heard = False
-        assembler = Assembler()
+        self._has_output = False
+        assembler = ResponseAssembler()
         announced = self._run.is_guest
-        outlet = self._run.outlet
-        with closing(Segments(self._run)) as segments:
+        outlet = self._run.event_queue
+        with closing(SegmentEmitter(self._run)) as segments:
             async with aclosing(self._backend.provider.stream(request)) as chunks:
                 async for chunk in chunks:
-                    self._heard = True
+                    self._has_output = True
                     assembler.add(chunk)
                     if chunk.reasoning:
                         segments.thinking(chunk.reasoning)
                     if chunk.text:
                         segments.text(chunk.text)
                     if chunk.tool_calls and not announced:
-                        announced = self._announce(assembler)
-                    if outlet.full:
-                        await outlet.room()
-        response = assembler.response(self._model)
+                        announced = self._announce_calls(assembler)
+                    if outlet.is_full:
+                        await outlet.wait_for_room()
+        response = assembler.build_response(self._model)
         self._steps += 1
         if response.usage.total:
             self._usage = (self._usage or Usage()) + response.usage
             self._run.tree.add_tokens(response.usage.total)
         return response
 
-    def _announce(self, assembler: Assembler) -> bool:
+    def _announce_calls(self, assembler: ResponseAssembler) -> bool:
         """As soon as a tool has a name, so that a person sees something happen."""
-        calls = assembler.named_calls()
+        calls = assembler.list_named_calls()
         if calls:
             self._run.emit(ToolStart(calls, early=True))
         return bool(calls)
@@ -256,22 +256,24 @@ class Turn:
     async def _call_tools(self, message: Message) -> None:
         """The calls are kept before they are made, so that none is made that nobody knows of."""
         self._text = message.text or self._text
-        started = self._trace("tool_start", calls=[[c.id, c.name] for c in message.tool_calls])
-        calls = Calls(message.tool_calls, self._run, self._env, self._limits, self._clock)
+        started = self._make_event_record(
+            "tool_start", calls=[[c.id, c.name] for c in message.tool_calls]
+        )
+        calls = ToolCallBatch(message.tool_calls, self._run, self._env, self._limits, self._clock)
         try:
-            await self._keep([message], [started])
+            await self._append([message], [started])
         except asyncio.CancelledError:
             # Killed meanwhile: unless storage failed, the calls are kept, and none of them is made.
-            if self._conversation.loaded:
-                await self._keep(calls.messages())
+            if self._conversation.is_loaded:
+                await self._append(calls.result_messages())
             raise
         is_complete = False
         try:
-            await calls.carry_out()
+            await calls.run()
             is_complete = True
         finally:
             traces = [
-                self._trace(
+                self._make_event_record(
                     "tool_result",
                     call_id=result.call_id,
                     duration_ms=result.duration_ms,
@@ -279,15 +281,17 @@ class Turn:
                 )
                 for result in calls.results.values()
             ]
-            traces += [self._trace(event, **data) for event, data in self._run.receipts]
-            self._run.receipts.clear()
-            await self._keep(calls.messages(), traces)
+            traces += [
+                self._make_event_record(event, **data) for event, data in self._run.decision_records
+            ]
+            self._run.decision_records.clear()
+            await self._append(calls.result_messages(), traces)
             if is_complete:
                 # Clients act on results, a gateway sends files: by now the results are on disk.
                 self._run.emit(ToolsComplete())
-            self._run.transcript.end_step(self._kept)
+            self._run.replay_buffer.end_step(self._stored_count)
 
-    async def _keep(
+    async def _append(
         self,
         said: Sequence[Message],
         traces: Sequence[EventRecord] = (),
@@ -298,13 +302,13 @@ class Turn:
         await self._conversation.append(
             said, traces, run=self._run, steers=steers, snapshot=snapshot
         )
-        self._kept += len(said)
+        self._stored_count += len(said)
 
-    def _done_trace(self, reason: StopReason, error: str = "") -> list[EventRecord]:
+    def _make_done_records(self, reason: StopReason, error: str = "") -> list[EventRecord]:
         usage = msgspec.to_builtins(self._usage) if self._usage is not None else None
-        mode = self._env.mode(self._run, self._agent)
+        mode = self._env.permission_mode(self._run, self._agent)
         return [
-            self._trace(
+            self._make_event_record(
                 "done",
                 model=self._model,
                 agent=self._run.speaker,
@@ -316,11 +320,11 @@ class Turn:
             )
         ]
 
-    def _trace(self, event: str, **data: object) -> EventRecord:
+    def _make_event_record(self, event: str, **data: object) -> EventRecord:
         return EventRecord(event, self._clock.now(), self._run.id, data)
 
 
-class Segments:
+class SegmentEmitter:
     """Brackets around text and thinking: never nested, never mixed, never empty."""
 
     __slots__ = ("_open", "_run")

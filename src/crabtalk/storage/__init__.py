@@ -2,78 +2,87 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
-from .acceptance import CUT_OFF, Accepted, find_end
-from .agent import MASK, Agent, AgentError, McpServer, check_name, read_agent, settings_of, unmask
+from .acceptance import CUT_OFF, AcceptedMessage, find_run_end
+from .agent import (
+    MASK,
+    Agent,
+    AgentError,
+    McpServerConfig,
+    check_agent_name,
+    parse_agent,
+    render_settings,
+    unmask_settings,
+)
 from .errors import FencedError, StorageError, StorageUnavailableError
 from .files import FileStorage
-from .following import Changes, Followed, Place
+from .following import LogChanges, RecordSlice, WindowRequest
 from .keys import ArchivedKeys, KeyUse, hash_content
-from .names import log_name
+from .names import make_log_name
 from .records import (
     Archive,
+    ConversationMeta,
     EventRecord,
     MarkerRecord,
+    MessagePage,
     MessageRecord,
-    Meta,
     MetaRecord,
-    Page,
     Pair,
     Record,
-    Stored,
+    StoredConversation,
 )
-from .storage import Claim, OpenRuns, Stamp, Storage
+from .storage import ConversationVersion, OpenRuns, Storage, TurnClaim
 from .subscription import Subscription
 
 if TYPE_CHECKING:
     from .memory import MemoryStorage
-    from .verification import Damage, verify_log
+    from .verification import LogDamage, verify_log
 
 __all__ = [
     "CUT_OFF",
     "MASK",
-    "Accepted",
+    "AcceptedMessage",
     "Agent",
     "AgentError",
     "Archive",
     "ArchivedKeys",
-    "Changes",
-    "Claim",
-    "Damage",
+    "ConversationMeta",
+    "ConversationVersion",
     "EventRecord",
     "FencedError",
     "FileStorage",
-    "Followed",
     "KeyUse",
+    "LogChanges",
+    "LogDamage",
     "MarkerRecord",
-    "McpServer",
+    "McpServerConfig",
     "MemoryStorage",
+    "MessagePage",
     "MessageRecord",
-    "Meta",
     "MetaRecord",
     "OpenRuns",
-    "Page",
     "Pair",
-    "Place",
     "Record",
-    "Stamp",
+    "RecordSlice",
     "Storage",
     "StorageError",
     "StorageUnavailableError",
-    "Stored",
+    "StoredConversation",
     "Subscription",
-    "check_name",
-    "find_end",
+    "TurnClaim",
+    "WindowRequest",
+    "check_agent_name",
+    "find_run_end",
     "hash_content",
-    "log_name",
-    "read_agent",
-    "settings_of",
-    "unmask",
+    "make_log_name",
+    "parse_agent",
+    "render_settings",
+    "unmask_settings",
     "verify_log",
 ]
 
 # For those who embed the engine, and for a check of a whole home. No daemon needs them to run.
-__getattr__ = late(
-    __name__, {"memory": ("MemoryStorage",), "verification": ("Damage", "verify_log")}
+__getattr__ = load_lazily(
+    __name__, {"memory": ("MemoryStorage",), "verification": ("LogDamage", "verify_log")}
 )

@@ -13,7 +13,7 @@ import msgspec
 
 from crabtalk.model.messages import Message, Value
 
-from .records import Count, EventRecord, MessageRecord, Meta, Pair, Record
+from .records import ConversationMeta, Count, EventRecord, MessageRecord, Pair, Record
 
 INTERRUPTED = "interrupted"
 # The `error` of a closed run, for people who read the record.
@@ -24,7 +24,7 @@ CUT_OFF = (
 )
 
 
-class FindsRuns(Protocol):
+class RunFinder(Protocol):
     """The part of Storage that is needed here."""
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]: ...
@@ -37,7 +37,7 @@ class AcceptedKey(NamedTuple):
     steer: int  # 0: the turn's own message
 
 
-class Accepted(Value, frozen=True):
+class AcceptedMessage(Value, frozen=True):
     """One accepted text, with all that is needed to close its run."""
 
     agent: str
@@ -63,7 +63,7 @@ class Accepted(Value, frozen=True):
         return AcceptedKey(self.run, self.steer)
 
 
-def settled_keys(records: Iterable[Record]) -> list[AcceptedKey]:
+def find_settled_keys(records: Iterable[Record]) -> list[AcceptedKey]:
     """The entries whose messages these records are."""
     return [
         AcceptedKey(record.run, record.steer)
@@ -72,10 +72,10 @@ def settled_keys(records: Iterable[Record]) -> list[AcceptedKey]:
     ]
 
 
-def closing_records(
+def make_closing_records(
     pair: Pair,
-    meta: Meta | None,
-    entries: Iterable[Accepted],
+    meta: ConversationMeta | None,
+    entries: Iterable[AcceptedMessage],
     *,
     written: Collection[AcceptedKey] = (),
     used_keys: Mapping[str, str] | None = None,
@@ -92,11 +92,11 @@ def closing_records(
     now = current_time()
     records: list[Record] = []
     if meta is None:
-        meta = Meta(*pair, created_at=now)
-        records.append(meta.snapshot())
+        meta = ConversationMeta(*pair, created_at=now)
+        records.append(meta.make_snapshot())
     first = len(records)
-    ordered = in_log_order(entries, in_flight=end.run if end is not None else "")
-    ordered = list(without_repetitions(ordered, written, used_keys or {}))
+    ordered = sort_for_log(entries, in_flight=end.run if end is not None else "")
+    ordered = list(drop_repeated_keys(ordered, written, used_keys or {}))
     if end is not None and (not ordered or ordered[0].run != end.run):
         records.append(end)
     reopened: set[str] = set()  # runs that get a message after what looked like their end
@@ -116,21 +116,23 @@ def closing_records(
                 is_keyed=bool(entry.message_key),
             )
             records.append(record)
-            meta = meta.patched(record)
+            meta = meta.apply_record(record)
         is_last = position + 1 == len(ordered) or ordered[position + 1].run != entry.run
         if is_last and end is not None and entry.run == end.run:
             records.append(end)
         elif is_last and (entry.run not in closed or entry.run in reopened):
-            records.append(interrupted_event(entry.run, entry.speaker, now))
+            records.append(make_interrupted_event(entry.run, entry.speaker, now))
     if len(records) > first:
-        records.append(meta.snapshot())
+        records.append(meta.make_snapshot())
         return records
     return []
 
 
-def without_repetitions(
-    entries: Iterable[Accepted], written: Collection[AcceptedKey], used_keys: Mapping[str, str]
-) -> Iterator[Accepted]:
+def drop_repeated_keys(
+    entries: Iterable[AcceptedMessage],
+    written: Collection[AcceptedKey],
+    used_keys: Mapping[str, str],
+) -> Iterator[AcceptedMessage]:
     """A key is in a log once. An entry that repeats a message is left out; one that says something
     else under the same key stays without the key, since its text was acknowledged."""
     known = dict(used_keys)
@@ -143,7 +145,7 @@ def without_repetitions(
             yield msgspec.structs.replace(entry, message_key="", content_hash="")
 
 
-def in_log_order(entries: Iterable[Accepted], in_flight: str = "") -> list[Accepted]:
+def sort_for_log(entries: Iterable[AcceptedMessage], in_flight: str = "") -> list[AcceptedMessage]:
     """Steering messages belong to a run in flight, which is before all that wait in line. Entries
     of one run stand together."""
     ordered = sorted(entries, key=lambda entry: (entry.at, entry.number))
@@ -152,13 +154,13 @@ def in_log_order(entries: Iterable[Accepted], in_flight: str = "") -> list[Accep
     return sorted(ordered, key=lambda e: (e.run not in steered, first[e.run], e.steer))
 
 
-def interrupted_event(run: str, speaker: str, at: str, error: str = NEVER_RUN) -> EventRecord:
+def make_interrupted_event(run: str, speaker: str, at: str, error: str = NEVER_RUN) -> EventRecord:
     data = {"agent": speaker, "stop_reason": INTERRUPTED, "error": error}
     return EventRecord("done", at, run, data)
 
 
 async def find_used_keys(
-    storage: FindsRuns, pair: Pair, entries: Iterable[Accepted]
+    storage: RunFinder, pair: Pair, entries: Iterable[AcceptedMessage]
 ) -> dict[str, str]:
     """The keys of these entries that a log has, each with the hash of its content."""
     used: dict[str, str] = {}
@@ -169,12 +171,12 @@ async def find_used_keys(
     return used
 
 
-def pairs_of(entries: Iterable[Accepted]) -> list[Pair]:
+def list_pairs(entries: Iterable[AcceptedMessage]) -> list[Pair]:
     """Their conversations, each once, in order."""
     return list(dict.fromkeys(entry.pair for entry in entries))
 
 
-def find_end(records: Sequence[Record]) -> EventRecord | None:
+def find_run_end(records: Sequence[Record]) -> EventRecord | None:
     """The record that says how the run of these records ended. One that is followed by a message is
     none: something was said into the run just then, and it went on."""
     for record in reversed(records):
@@ -185,7 +187,7 @@ def find_end(records: Sequence[Record]) -> EventRecord | None:
     return None
 
 
-def closed_runs(records: Sequence[Record]) -> set[str]:
+def find_closed_runs(records: Sequence[Record]) -> set[str]:
     """The runs whose end is among these records."""
     return {r.run for r in records if isinstance(r, EventRecord) and r.event == "done"}
 

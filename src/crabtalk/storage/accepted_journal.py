@@ -18,49 +18,49 @@ from pathlib import Path
 import msgspec
 
 from . import log as logs
-from .acceptance import Accepted, AcceptedKey, pairs_of
+from .acceptance import AcceptedKey, AcceptedMessage, list_pairs
 from .errors import StorageError
-from .records import Pair, without_halves
-from .scribe import Scribe
+from .records import Pair, replace_surrogates
+from .scribe import LogWriter
 
 log = logging.getLogger(__name__)
 
-NAMES = ("accepted", "accepted-2")
+FILE_NAMES = ("accepted", "accepted-2")
 SUFFIX = ".journal"
 # A file of this many bytes is replaced, unless most of it is still pending.
-LARGE = 256 * 1024
-CHECKSUM = 9  # eight digits and a space
+REPLACE_BYTES = 256 * 1024
+CHECKSUM_LENGTH = 9  # eight digits and a space
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """One of both."""
 
-    accepted: Accepted | None = None
+    accepted: AcceptedMessage | None = None
     settled: tuple[str, int] | None = None
 
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(JournalLine)
 
 
 class AcceptedJournal:
-    def __init__(self, directory: Path, scribe: Scribe) -> None:
+    def __init__(self, directory: Path, scribe: LogWriter) -> None:
         self._directory = directory
-        self._scribe = scribe
-        self._opening = asyncio.Lock()
+        self._log_writer = scribe
+        self._open_lock = asyncio.Lock()
         self._is_open = False
-        self._pending: dict[AcceptedKey, Accepted] = {}
+        self._pending: dict[AcceptedKey, AcceptedMessage] = {}
         self._orphans: dict[Pair, set[AcceptedKey]] = {}  # pending, and no run will settle them
         self._active = 0  # which of the names is appended to
         self._exists = False  # whether that file is there
         self._size = 0
-        self._replacing: asyncio.Task[None] | None = None
+        self._replace_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Reads what an earlier process left. Later calls cost nothing. Raises StorageError."""
         if self._is_open:
             return
-        async with self._opening:
+        async with self._open_lock:
             if not self._is_open:
                 await self._open()
 
@@ -75,21 +75,21 @@ class AcceptedJournal:
             self._exists = True
             self._size = sizes[self._active] or 0
         self._is_open = True
-        if len(present) == len(NAMES):
+        if len(present) == len(FILE_NAMES):
             self._replace(present[0])  # a crash came before the older one was removed
 
     async def close(self) -> None:
         """After the scribe is closed."""
-        if self._replacing is not None:
-            await asyncio.wait([self._replacing])
+        if self._replace_task is not None:
+            await asyncio.wait([self._replace_task])
 
-    async def accept(self, entry: Accepted) -> None:
+    async def accept(self, entry: AcceptedMessage) -> None:
         """Kept for good when it returns. Raises StorageError; nothing is kept then."""
         await self.open()
         # Before the write: the file may be replaced meanwhile, by one with all that is pending.
         self._pending[entry.key] = entry
         try:
-            await self._write(encode_line(Line(accepted=entry)))
+            await self._write(encode_line(JournalLine(accepted=entry)))
         except StorageError:
             self.settle([entry.key])
             raise
@@ -104,9 +104,11 @@ class AcceptedJournal:
             if not self._orphans[pair]:
                 del self._orphans[pair]
         if self._exists:
-            lines = b"".join(encode_line(Line(settled=(key.run, key.steer))) for key in settled)
+            lines = b"".join(
+                encode_line(JournalLine(settled=(key.run, key.steer))) for key in settled
+            )
             self._write(lines, durable=False).add_done_callback(ignore_failure)
-        if self._size > LARGE and self._replacing is None:
+        if self._size > REPLACE_BYTES and self._replace_task is None:
             self._replace_if_mostly_settled()
 
     def abandon(self, keys: Iterable[AcceptedKey]) -> None:
@@ -115,13 +117,13 @@ class AcceptedJournal:
             if (entry := self._pending.get(key)) is not None:
                 self._orphans.setdefault(entry.pair, set()).add(key)
 
-    def orphans_of(self, pair: Pair) -> list[Accepted]:
+    def list_orphans(self, pair: Pair) -> list[AcceptedMessage]:
         return [self._pending[key] for key in self._orphans.get(pair, ())]
 
-    def orphaned_pairs(self) -> list[Pair]:
+    def list_orphaned_pairs(self) -> list[Pair]:
         """In the order they were accepted."""
         orphans = {key for keys in self._orphans.values() for key in keys}
-        return pairs_of(entry for key, entry in self._pending.items() if key in orphans)
+        return list_pairs(entry for key, entry in self._pending.items() if key in orphans)
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
 
@@ -143,8 +145,8 @@ class AcceptedJournal:
     def _append(
         self, number: int, data: bytes, *, create: bool, durable: bool = True
     ) -> asyncio.Future[None]:
-        name = NAMES[number]
-        return self._scribe.append(name, data, create=create, suffix=SUFFIX, durable=durable)
+        name = FILE_NAMES[number]
+        return self._log_writer.append(name, data, create=create, suffix=SUFFIX, durable=durable)
 
     def _replace_if_mostly_settled(self) -> None:
         pending = sum(len(entry.text) for entry in self._pending.values())
@@ -156,11 +158,13 @@ class AcceptedJournal:
 
     def _replace(self, old: int) -> None:
         """Puts all that is pending into the active file, then removes the old one."""
-        data = b"".join(encode_line(Line(accepted=entry)) for entry in self._pending.values())
+        data = b"".join(
+            encode_line(JournalLine(accepted=entry)) for entry in self._pending.values()
+        )
         written = self._write(data)
-        self._replacing = asyncio.ensure_future(self._remove(old, written))
+        self._replace_task = asyncio.ensure_future(self._remove_old(old, written))
 
-    async def _remove(self, old: int, written: asyncio.Future[None]) -> None:
+    async def _remove_old(self, old: int, written: asyncio.Future[None]) -> None:
         try:
             await asyncio.wait([written])
             if (error := written.exception()) is not None:
@@ -172,19 +176,19 @@ class AcceptedJournal:
         except OSError as error:
             log.warning("the old journal of accepted texts stays: %s", error.strerror)
         finally:
-            self._replacing = None
+            self._replace_task = None
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{NAMES[number]}{SUFFIX}"
+        return self._directory / f"{FILE_NAMES[number]}{SUFFIX}"
 
-    def _read_files(self) -> tuple[list[int | None], list[Accepted]]:
+    def _read_files(self) -> tuple[list[int | None], list[AcceptedMessage]]:
         """The size of each file that is there, and what is pending in them together."""
         sizes: list[int | None] = []
-        found: dict[AcceptedKey, Accepted] = {}
+        found: dict[AcceptedKey, AcceptedMessage] = {}
         settled: set[AcceptedKey] = set()
-        for number in range(len(NAMES)):
+        for number in range(len(FILE_NAMES)):
             try:
                 data = read_whole_lines(self._path(number))
             except FileNotFoundError:
@@ -199,9 +203,9 @@ class AcceptedJournal:
             damaged: list[bytes] = []
             for line in data.split(b"\n")[:-1]:
                 match decode_line(line):
-                    case Line(accepted=Accepted() as entry):
+                    case JournalLine(accepted=AcceptedMessage() as entry):
                         found[entry.key] = entry
-                    case Line(settled=(run, steer)):
+                    case JournalLine(settled=(run, steer)):
                         settled.add(AcceptedKey(run, steer))
                     case _:
                         damaged.append(line)
@@ -225,18 +229,18 @@ def read_whole_lines(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def encode_line(line: Line) -> bytes:
+def encode_line(line: JournalLine) -> bytes:
     try:
         body = _encoder.encode(line)
     except UnicodeEncodeError:
-        body = _encoder.encode(without_halves(msgspec.to_builtins(line)))
+        body = _encoder.encode(replace_surrogates(msgspec.to_builtins(line)))
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def decode_line(line: bytes) -> Line | None:
+def decode_line(line: bytes) -> JournalLine | None:
     """None for a line that is damaged."""
-    body = line[CHECKSUM:]
-    if line[:CHECKSUM] != b"%08x " % zlib.crc32(body):
+    body = line[CHECKSUM_LENGTH:]
+    if line[:CHECKSUM_LENGTH] != b"%08x " % zlib.crc32(body):
         return None
     try:
         return _decoder.decode(body)
@@ -250,5 +254,5 @@ def ignore_failure(written: asyncio.Future[None]) -> None:
         written.exception()
 
 
-def keys_of(entries: Sequence[Accepted]) -> list[AcceptedKey]:
+def list_keys(entries: Sequence[AcceptedMessage]) -> list[AcceptedKey]:
     return [entry.key for entry in entries]

@@ -14,16 +14,16 @@ import msgspec
 from crabtalk.model.messages import Value
 
 MASK = "********"
-MOST = 2**63 - 1  # what TOML promises to carry
-DEEPEST = 32  # levels of tables and lists in a hook's settings
-LONGEST_IDLE = 1e9  # seconds
+MAX_INTEGER = 2**63 - 1  # what TOML promises to carry
+MAX_DEPTH = 32  # levels of tables and lists in a hook's settings
+MAX_IDLE_SECONDS = 1e9  # seconds
 
 
 class AgentError(Exception):
     """An agent's name or settings cannot be used, with what to write instead."""
 
 
-class McpServer(Value, frozen=True):
+class McpServerConfig(Value, frozen=True):
     """An MCP server an agent declares. With a `url`, `command` is ignored."""
 
     name: str
@@ -53,10 +53,10 @@ class Agent(Value, frozen=True):
     permissions: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     compact_tool_max_len: int = 1024
     hooks: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    mcps: tuple[McpServer, ...] = ()
+    mcps: tuple[McpServerConfig, ...] = ()
 
 
-def check_name(name: str) -> None:
+def check_agent_name(name: str) -> None:
     """Raises AgentError for what cannot be the name of an agent, and so of a file."""
     if not name:
         raise AgentError('the name of an agent is empty; give it one, such as "crab"')
@@ -72,17 +72,17 @@ def check_name(name: str) -> None:
         raise AgentError(f"the name {name!r} starts or ends with white space; remove it")
 
 
-def read_agent(name: str, document: Mapping[str, Any], prompt: str | None = None) -> Agent:
+def parse_agent(name: str, document: Mapping[str, Any], prompt: str | None = None) -> Agent:
     """An agent from its settings. `prompt` wins over the one in them. Unknown keys mean nothing."""
-    check_name(name)
+    check_agent_name(name)
     given = document if prompt is None else {**document, "prompt": prompt}
-    values = read_keys(AGENT_KEYS, given, "")
+    values = parse_keys(AGENT_KEYS, given, "")
     if "prompt" not in values:
         raise AgentError("prompt is missing; write what the agent is told before everything else")
     return Agent(name=name, **values)
 
 
-def unknown_keys(document: Mapping[str, Any]) -> list[str]:
+def find_unknown_keys(document: Mapping[str, Any]) -> list[str]:
     """Keys that nobody reads, those of MCP servers as `mcps.<server>.<key>`."""
     unknown = [key for key in document if key not in AGENT_KEYS]
     servers = document.get("mcps")
@@ -93,7 +93,7 @@ def unknown_keys(document: Mapping[str, Any]) -> list[str]:
     return unknown
 
 
-def settings_of(agent: Agent) -> dict[str, Any]:
+def render_settings(agent: Agent) -> dict[str, Any]:
     """All settings as JSON has them, without name and prompt. Secrets are masked."""
     settings = {key: getattr(agent, key) for key in AGENT_KEYS if key != "prompt"}
     settings["mcps"] = [
@@ -108,7 +108,7 @@ def settings_of(agent: Agent) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(settings), type=dict[str, Any])
 
 
-def unmask(document: Mapping[str, Any], stored: Agent | None) -> dict[str, Any]:
+def unmask_settings(document: Mapping[str, Any], stored: Agent | None) -> dict[str, Any]:
     """Settings a client sent back, with what is stored in the place of every mask."""
     servers = document.get("mcps")
     if not isinstance(servers, list):
@@ -117,7 +117,7 @@ def unmask(document: Mapping[str, Any], stored: Agent | None) -> dict[str, Any]:
     return {**document, "mcps": [unmask_server(server, known) for server in servers]}
 
 
-def unmask_server(server: Any, known: Mapping[str, McpServer]) -> Any:
+def unmask_server(server: Any, known: Mapping[str, McpServerConfig]) -> Any:
     """A server of the wrong shape stays as it is: `read_agent` has the words for that."""
     if not isinstance(server, Mapping):
         return server
@@ -142,10 +142,12 @@ def unmask_server(server: Any, known: Mapping[str, McpServer]) -> Any:
     return result
 
 
-Reader = Callable[[Any, str], Any]
+ValueParser = Callable[[Any, str], Any]
 
 
-def read_keys(keys: Mapping[str, Reader], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def parse_keys(
+    keys: Mapping[str, ValueParser], given: Mapping[str, Any], where: str
+) -> dict[str, Any]:
     """What is said about `keys`; null, as JSON clients send it, says nothing."""
     return {
         key: read(given[key], key + where)
@@ -154,7 +156,7 @@ def read_keys(keys: Mapping[str, Reader], given: Mapping[str, Any], where: str) 
     }
 
 
-def text(value: Any, key: str) -> str:
+def parse_text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise AgentError(f"{key} must be a string")
     # Neither an encoder, a program's arguments nor a database takes these.
@@ -167,19 +169,19 @@ def text(value: Any, key: str) -> str:
     return value
 
 
-def some_text(value: Any, key: str) -> str:
-    if not text(value, key).strip():
+def parse_nonempty_text(value: Any, key: str) -> str:
+    if not parse_text(value, key).strip():
         raise AgentError(f"{key} is empty; write at least a word")
     return str(value)
 
 
-def flag(value: Any, key: str) -> bool:
+def parse_flag(value: Any, key: str) -> bool:
     if not isinstance(value, bool):
         raise AgentError(f"{key} must be true or false")
     return value
 
 
-def whole(least: int, most: int) -> Reader:
+def make_integer_parser(least: int, most: int) -> ValueParser:
     def read(value: Any, key: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise AgentError(f"{key} must be a whole number from {least} to {most}")
@@ -188,85 +190,94 @@ def whole(least: int, most: int) -> Reader:
     return read
 
 
-def seconds(value: Any, key: str) -> float:
+def parse_seconds(value: Any, key: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise AgentError(f"{key} must be a number of seconds")
-    if not 0 < value <= LONGEST_IDLE:
-        raise AgentError(f"{key} must be a number of seconds above zero, at most {LONGEST_IDLE:g}")
+    if not 0 < value <= MAX_IDLE_SECONDS:
+        raise AgentError(
+            f"{key} must be a number of seconds above zero, at most {MAX_IDLE_SECONDS:g}"
+        )
     return float(value)
 
 
-def strings(value: Any, key: str) -> tuple[str, ...]:
+def parse_strings(value: Any, key: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(entry, str) for entry in value):
         raise AgentError(f"{key} must be a list of strings")
-    return tuple(text(entry, key) for entry in value)
+    return tuple(parse_text(entry, key) for entry in value)
 
 
-def tool_choice(value: Any, key: str) -> str:
+def parse_tool_choice(value: Any, key: str) -> str:
     """Also as OpenAI's API spells the name of a tool."""
     match value:
         case {"type": "function", "function": {"name": str(name)}} if name:
-            return text(name, key)
+            return parse_text(name, key)
         case str():
-            return text(value, key) or "auto"
+            return parse_text(value, key) or "auto"
     raise AgentError(f'{key} must be "auto", "none", "required" or the name of a tool')
 
 
-def hook_tables(value: Any, key: str) -> dict[str, dict[str, Any]]:
+def parse_hook_tables(value: Any, key: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, Mapping):
         raise AgentError(f"{key} must hold a table for each hook: write [hooks.bash]")
-    tables: dict[str, dict[str, Any]] = plain(value, key)
+    tables: dict[str, dict[str, Any]] = parse_plain_value(value, key)
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise AgentError(f"{key}.{name} must be a table: write [{key}.{name}]")
     return tables
 
 
-def permission_lists(value: Any, key: str) -> dict[str, tuple[str, ...]]:
+def parse_permissions(value: Any, key: str) -> dict[str, tuple[str, ...]]:
     """Rules by list; what they mean is not known here."""
     if not isinstance(value, Mapping):
         raise AgentError(f"{key} must be a table of lists: write [{key}] and allow = [...]")
-    return {text(name, key): strings(entry, f"{key}.{name}") for name, entry in value.items()}
+    return {
+        parse_text(name, key): parse_strings(entry, f"{key}.{name}")
+        for name, entry in value.items()
+    }
 
 
-def plain(value: Any, key: str, depth: int = 0) -> Any:
+def parse_plain_value(value: Any, key: str, depth: int = 0) -> Any:
     """What TOML and JSON can both hold, and nothing else."""
-    if depth > DEEPEST:
-        raise AgentError(f"{key} is nested too deeply; use at most {DEEPEST} levels")
+    if depth > MAX_DEPTH:
+        raise AgentError(f"{key} is nested too deeply; use at most {MAX_DEPTH} levels")
     match value:
         case bool():
             return value
         case int():
-            return whole(-MOST - 1, MOST)(value, key)
+            return make_integer_parser(-MAX_INTEGER - 1, MAX_INTEGER)(value, key)
         case float() if abs(value) < float("inf"):
             return value
         case str():
-            return text(value, key)
+            return parse_text(value, key)
         case list() | tuple():
-            return [plain(entry, key, depth + 1) for entry in value]
+            return [parse_plain_value(entry, key, depth + 1) for entry in value]
         case Mapping():
             return {
-                text(name, f"a name in {key}"): plain(entry, f"{key}.{name}", depth + 1)
+                parse_text(name, f"a name in {key}"): parse_plain_value(
+                    entry, f"{key}.{name}", depth + 1
+                )
                 for name, entry in value.items()
                 if entry is not None
             }
     raise AgentError(f"{key} must be text, a number, true or false, a list or a table")
 
 
-def environment(value: Any, key: str) -> dict[str, str]:
+def parse_environment(value: Any, key: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise AgentError(f'{key} must be a table of strings, such as {{ TOKEN = "..." }}')
     for name in value:
-        if not text(name, f"a name in {key}") or "=" in name:
+        if not parse_text(name, f"a name in {key}") or "=" in name:
             raise AgentError(f"a name in {key} is empty or holds =; write the name of a variable")
     return {
-        name: text(entry, f"{name} in {key}") for name, entry in value.items() if entry is not None
+        name: parse_text(entry, f"{name} in {key}")
+        for name, entry in value.items()
+        if entry is not None
     }
 
 
-def web_address(value: Any, key: str) -> str:
+def parse_web_address(value: Any, key: str) -> str:
     """Empty, as clients send it for a server that is started, is as good as absent."""
-    address = text(value, key)
+    address = parse_text(value, key)
     try:
         parts = urlsplit(address)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -277,25 +288,25 @@ def web_address(value: Any, key: str) -> str:
     return address
 
 
-def header(value: Any, key: str) -> str:
-    if any(unicodedata.category(character) == "Cc" for character in text(value, key)):
+def parse_header(value: Any, key: str) -> str:
+    if any(unicodedata.category(character) == "Cc" for character in parse_text(value, key)):
         raise AgentError(f"{key} must be one line: the complete Authorization header")
     return str(value)
 
 
-def servers(value: Any, key: str) -> tuple[McpServer, ...]:
+def parse_servers(value: Any, key: str) -> tuple[McpServerConfig, ...]:
     if not isinstance(value, list | tuple):
         raise AgentError(f"{key} must be a list of tables: write [[mcps]]")
-    found: dict[str, McpServer] = {}
+    found: dict[str, McpServerConfig] = {}
     for number, entry in enumerate(value, 1):
         if not isinstance(entry, Mapping):
             raise AgentError(f"number {number} of {key} must be a table: write [[mcps]]")
         if not entry.get("name"):
             raise AgentError(f'number {number} of {key} has no name; add one, such as "github"')
-        name = some_text(entry["name"], f"name of number {number} of {key}")
+        name = parse_nonempty_text(entry["name"], f"name of number {number} of {key}")
         if name in found:
             raise AgentError(f"two servers in {key} are called {name!r}; names must differ")
-        server = McpServer(**read_keys(SERVER_KEYS, entry, f" of {key} {name!r}"))
+        server = McpServerConfig(**parse_keys(SERVER_KEYS, entry, f" of {key} {name!r}"))
         if not server.command.strip() and not server.url:
             raise AgentError(f"{key} {name!r} has neither command nor url; write one of them")
         found[name] = server
@@ -303,29 +314,29 @@ def servers(value: Any, key: str) -> tuple[McpServer, ...]:
 
 
 # In the order in which a new file has them.
-AGENT_KEYS: dict[str, Reader] = {
-    "description": text,
-    "model": text,
-    "prompt": some_text,
-    "max_iterations": whole(1, 1000),
-    "tool_choice": tool_choice,
-    "thinking": flag,
-    "tools": strings,
-    "skills": strings,
-    "approve": strings,
-    "mode": text,
-    "permissions": permission_lists,
-    "compact_tool_max_len": whole(0, MOST),
-    "hooks": hook_tables,
-    "mcps": servers,
+AGENT_KEYS: dict[str, ValueParser] = {
+    "description": parse_text,
+    "model": parse_text,
+    "prompt": parse_nonempty_text,
+    "max_iterations": make_integer_parser(1, 1000),
+    "tool_choice": parse_tool_choice,
+    "thinking": parse_flag,
+    "tools": parse_strings,
+    "skills": parse_strings,
+    "approve": parse_strings,
+    "mode": parse_text,
+    "permissions": parse_permissions,
+    "compact_tool_max_len": make_integer_parser(0, MAX_INTEGER),
+    "hooks": parse_hook_tables,
+    "mcps": parse_servers,
 }
-SERVER_KEYS: dict[str, Reader] = {
-    "name": some_text,
-    "command": text,
-    "args": strings,
-    "env": environment,
-    "url": web_address,
-    "auth": header,
-    "auto_restart": flag,
-    "idle_timeout": seconds,
+SERVER_KEYS: dict[str, ValueParser] = {
+    "name": parse_nonempty_text,
+    "command": parse_text,
+    "args": parse_strings,
+    "env": parse_environment,
+    "url": parse_web_address,
+    "auth": parse_header,
+    "auto_restart": parse_flag,
+    "idle_timeout": parse_seconds,
 }

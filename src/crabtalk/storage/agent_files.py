@@ -17,16 +17,16 @@ from .agent import (
     SERVER_KEYS,
     Agent,
     AgentError,
-    McpServer,
-    Reader,
-    check_name,
-    read_agent,
+    McpServerConfig,
+    ValueParser,
+    check_agent_name,
+    parse_agent,
 )
-from .toml_editor import Editor, by_name
-from .toml_values import same
+from .toml_editor import TomlEditor, index_by_name
+from .toml_values import is_same_value
 
-Agents = list[Agent]
-Broken = dict[str, str]
+AgentList = list[Agent]
+BrokenAgents = dict[str, str]
 
 
 class AgentFiles:
@@ -38,18 +38,18 @@ class AgentFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def list(self) -> tuple[Agents, Broken]:
+    def list(self) -> tuple[AgentList, BrokenAgents]:
         """All agents by name, and for each file that is none a sentence that says why."""
-        agents: Agents = []
-        broken: Broken = {}
+        agents: AgentList = []
+        broken: BrokenAgents = {}
         try:
             files = [path.name for path in self._directory.iterdir()]
         except FileNotFoundError:
             return agents, broken
-        for name in sorted(file.removesuffix(".toml") for file in files if is_ours(file)):
+        for name in sorted(file.removesuffix(".toml") for file in files if is_agent_file(file)):
             shown = os.fsencode(name).decode(errors="replace")
             try:
-                check_name(name)
+                check_agent_name(name)
             except AgentError as error:
                 broken[shown] = f"{self._directory}/{shown}.toml: {error}"
                 continue
@@ -68,22 +68,22 @@ class AgentFiles:
 
     def load(self, name: str) -> Agent | None:
         path = self._path(name)
-        found = read(path)
+        found = read_document(path)
         if found is None:
             return None
         try:
-            return read_agent(name, found[1])
+            return parse_agent(name, found[1])
         except AgentError as error:
             raise AgentError(f"{path}: {error}") from None
 
     def save(self, agent: Agent) -> None:
         """Raises AgentError, and changes nothing, where the file is there but cannot be read."""
         path = self._path(agent.name)
-        text, document = read(path) or ("", {})
-        data = revised(text, document, agent).encode()
+        text, document = read_document(path) or ("", {})
+        data = edit_agent_text(text, document, agent).encode()
         if not self._directory.exists():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync(self._directory.parent)
+            flush_directory(self._directory.parent)
 
         replace_file(path, data, 0o600)
 
@@ -93,7 +93,7 @@ class AgentFiles:
             self._path(name).unlink()
         except FileNotFoundError:
             return False
-        sync(self._directory)
+        flush_directory(self._directory)
         return True
 
     def rename(self, old: str, new: str) -> None:
@@ -104,18 +104,18 @@ class AgentFiles:
             source.rename(target)
         except FileNotFoundError:
             raise AgentError(f"there is no agent {old!r} to rename; check the name") from None
-        sync(self._directory)
+        flush_directory(self._directory)
 
     def _path(self, name: str) -> Path:
-        check_name(name)
+        check_agent_name(name)
         return self._directory / f"{name}.toml"
 
 
-def is_ours(file: str) -> bool:
+def is_agent_file(file: str) -> bool:
     return file.endswith(".toml") and not file.startswith(".")
 
 
-def read(path: Path) -> tuple[str, dict[str, Any]] | None:
+def read_document(path: Path) -> tuple[str, dict[str, Any]] | None:
     """The text of a file and what it says."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would never end
@@ -128,7 +128,7 @@ def read(path: Path) -> tuple[str, dict[str, Any]] | None:
         raise AgentError(f"{path} is not valid TOML: {error}; mend it or move it away") from None
 
 
-def sync(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -136,21 +136,21 @@ def sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def revised(text: str, document: Mapping[str, Any], agent: Agent) -> str:
+def edit_agent_text(text: str, document: Mapping[str, Any], agent: Agent) -> str:
     """`text`, which says `document`, with `agent` in it."""
-    editor = Editor(text)
+    editor = TomlEditor(text)
     old = {key: value for key, value in document.items() if key != "mcps"}
     servers = document.get("mcps", [])
-    places = by_name(servers)
+    places = index_by_name(servers)
     before = [servers[places[s.name]] if s.name in places else {} for s in agent.mcps]
     tables = [
-        wanted(SERVER_KEYS, server, McpServer(name=""), table)
+        merge_table(SERVER_KEYS, server, McpServerConfig(name=""), table)
         for server, table in zip(agent.mcps, before, strict=True)
     ]
-    editor.put((), old, wanted(AGENT_KEYS, agent, Agent(name="", prompt=""), old))
-    editor.put_tables("mcps", servers, tables)
+    editor.update_table((), old, merge_table(AGENT_KEYS, agent, Agent(name="", prompt=""), old))
+    editor.update_table_array("mcps", servers, tables)
     try:
-        is_right = says(tomllib.loads(editor.text()), document, agent)
+        is_right = describes_agent(tomllib.loads(editor.text()), document, agent)
     except tomllib.TOMLDecodeError:
         is_right = False
     if not is_right:
@@ -158,16 +158,16 @@ def revised(text: str, document: Mapping[str, Any], agent: Agent) -> str:
     return editor.text()
 
 
-def says(document: Mapping[str, Any], before: Mapping[str, Any], agent: Agent) -> bool:
+def describes_agent(document: Mapping[str, Any], before: Mapping[str, Any], agent: Agent) -> bool:
     """Whether that is the agent, with all else that was there before."""
-    found = read_agent(agent.name, document)
+    found = parse_agent(agent.name, document)
     others = [{k: v for k, v in d.items() if k not in AGENT_KEYS} for d in (before, document)]
-    is_equal = found == agent and same(found.hooks, agent.hooks)
+    is_equal = found == agent and is_same_value(found.hooks, agent.hooks)
     return is_equal and repr(others[0]) == repr(others[1])
 
 
-def wanted(
-    keys: Mapping[str, Reader], value: Value, default: Value, old: Mapping[str, Any]
+def merge_table(
+    keys: Mapping[str, ValueParser], value: Value, default: Value, old: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a table should say: its unknown keys, what it says in other words, and the rest."""
     table = {key: entry for key, entry in old.items() if key not in keys}
@@ -175,7 +175,7 @@ def wanted(
         new = getattr(value, key)
         if key == "mcps":
             continue
-        if key in old and means(keys[key], old[key], new):
+        if key in old and has_same_meaning(keys[key], old[key], new):
             table[key] = old[key]
         elif new not in (None, {}) and (key in old or new != getattr(default, key)):
             table[key] = tuples_to_lists(new)
@@ -189,8 +189,8 @@ def tuples_to_lists(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def means(read: Reader, said: Any, value: Any) -> bool:
+def has_same_meaning(read: ValueParser, said: Any, value: Any) -> bool:
     try:
-        return same(read(said, ""), value)
+        return is_same_value(read(said, ""), value)
     except AgentError:
         return False

@@ -14,77 +14,79 @@ import msgspec
 
 from . import log as logs
 from .names import is_handle
-from .records import Meta, Pair, Record
+from .records import ConversationMeta, Pair, Record
 
 log = logging.getLogger(__name__)
 
 # A log's size and time of change: while both are the same, so is what a listing shows of it.
-Seen = tuple[int, int]
+FileFingerprint = tuple[int, int]
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True):
+class ListingRow(msgspec.Struct, array_like=True, frozen=True):
     name: str
-    seen: Seen
-    meta: Meta
+    fingerprint: FileFingerprint
+    meta: ConversationMeta
 
 
-_rows = msgspec.msgpack.Decoder(list[Row])
+_rows = msgspec.msgpack.Decoder(list[ListingRow])
 
 
-class Catalogue:
+class ListingCache:
     def __init__(self, logs_directory: Path, file: Path) -> None:
         self._directory = logs_directory
         self._file = file
-        self._known: dict[str, Meta] | None = None
-        self._listing = asyncio.Lock()
+        self._metas: dict[str, ConversationMeta] | None = None
+        self._list_lock = asyncio.Lock()
         # What was appended, while logs are surveyed, to those not known yet.
-        self._meanwhile: dict[str, list[Record]] | None = None
-        self._forgotten: set[str] = set()
+        self._appended_meanwhile: dict[str, list[Record]] | None = None
+        self._removed_meanwhile: set[str] = set()
 
-    def note(self, name: str, pair: Pair, records: Sequence[Record], *, created: bool) -> None:
+    def record_append(
+        self, name: str, pair: Pair, records: Sequence[Record], *, created: bool
+    ) -> None:
         """That these were appended."""
-        if self._known is not None and (created or name in self._known):
-            meta = Meta(*pair) if created else self._known[name]
-            self._known[name] = patched(meta, records)
-        elif self._meanwhile is not None:
-            self._meanwhile.setdefault(name, []).extend(records)
+        if self._metas is not None and (created or name in self._metas):
+            meta = ConversationMeta(*pair) if created else self._metas[name]
+            self._metas[name] = apply_records(meta, records)
+        elif self._appended_meanwhile is not None:
+            self._appended_meanwhile.setdefault(name, []).extend(records)
 
-    def forget(self, name: str) -> None:
-        if self._known is not None:
-            self._known.pop(name, None)
-        if self._meanwhile is not None:
-            self._forgotten.add(name)
+    def remove_log(self, name: str) -> None:
+        if self._metas is not None:
+            self._metas.pop(name, None)
+        if self._appended_meanwhile is not None:
+            self._removed_meanwhile.add(name)
 
-    async def rows(self) -> list[tuple[str, Meta]]:
+    async def list_rows(self) -> list[tuple[str, ConversationMeta]]:
         """All there are now, also those that came or went without us. Raises OSError."""
-        async with self._listing:
+        async with self._list_lock:
             # Kept up to date from here on, also by appends that come while the thread reads.
-            known = self._known if self._known is not None else {}
-            self._known = known
-            meanwhile = self._meanwhile = {}
-            self._forgotten.clear()
+            known = self._metas if self._metas is not None else {}
+            self._metas = known
+            meanwhile = self._appended_meanwhile = {}
+            self._removed_meanwhile.clear()
             before = set(known)
             try:
-                names, fresh = await asyncio.to_thread(self._survey, before)
+                names, fresh = await asyncio.to_thread(self._scan_logs, before)
             finally:
-                self._meanwhile = None
-            for name in self._forgotten & fresh.keys():
+                self._appended_meanwhile = None
+            for name in self._removed_meanwhile & fresh.keys():
                 del fresh[name]
             for name, meta in fresh.items():
                 # Some of it the thread has seen; laid over itself it makes no difference.
-                known.setdefault(name, patched(meta, meanwhile.get(name, ())))
+                known.setdefault(name, apply_records(meta, meanwhile.get(name, ())))
             for name in before - names:
                 known.pop(name, None)
             return list(known.items())
 
     def save(self) -> None:
         """For the next start. Blocks; that it cannot be written matters to nobody."""
-        if not self._known:
+        if not self._metas:
             return
         rows = [
-            Row(name, seen, meta)
-            for name, seen in self._scan(with_times=True).items()
-            if seen is not None and (meta := self._known.get(name)) is not None
+            ListingRow(name, seen, meta)
+            for name, seen in self._list_log_files(with_times=True).items()
+            if seen is not None and (meta := self._metas.get(name)) is not None
         ]
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
@@ -100,44 +102,44 @@ class Catalogue:
 
     # ── In threads ──────────────────────────────────────────────────────────────────────────
 
-    def _survey(self, known: set[str]) -> tuple[set[str], dict[str, Meta]]:
+    def _scan_logs(self, known: set[str]) -> tuple[set[str], dict[str, ConversationMeta]]:
         """All names there are, and the meta of those not known yet."""
         names: set[str] = set()
-        fresh: dict[str, Meta] = {}
-        saved = self._saved() if not known else {}
+        fresh: dict[str, ConversationMeta] = {}
+        saved = self._read_saved_rows() if not known else {}
         directory = str(self._directory)
-        for name, seen in self._scan(with_times=bool(saved)).items():
+        for name, seen in self._list_log_files(with_times=bool(saved)).items():
             row = saved.get(name)
             if name in known:
                 names.add(name)
             elif not is_handle(name):
                 continue  # named by somebody else: nobody could ask for it
-            elif row is not None and row.seen == seen:
+            elif row is not None and row.fingerprint == seen:
                 fresh[name] = row.meta
-            elif (meta := self._read(f"{directory}/{name}.jsonl", name)) is not None:
+            elif (meta := self._read_log_meta(f"{directory}/{name}.jsonl", name)) is not None:
                 fresh[name] = meta
         return names | fresh.keys(), fresh
 
-    def _scan(self, *, with_times: bool) -> dict[str, Seen | None]:
+    def _list_log_files(self, *, with_times: bool) -> dict[str, FileFingerprint | None]:
         try:
             with os.scandir(self._directory) as entries:
                 return {
-                    entry.name[:-6]: seen(entry) if with_times else None
+                    entry.name[:-6]: read_fingerprint(entry) if with_times else None
                     for entry in entries
                     if entry.name.endswith(".jsonl")
                 }
         except FileNotFoundError:
             return {}
 
-    def _saved(self) -> dict[str, Row]:
+    def _read_saved_rows(self) -> dict[str, ListingRow]:
         try:
             return {row.name: row for row in _rows.decode(self._file.read_bytes())}
         except (OSError, msgspec.MsgspecError, ValueError):
             return {}
 
-    def _read(self, path: str, name: str) -> Meta | None:
+    def _read_log_meta(self, path: str, name: str) -> ConversationMeta | None:
         try:
-            meta = logs.glance(path) or logs.read_meta(Path(path))
+            meta = logs.read_last_snapshot(path) or logs.read_meta(Path(path))
         except OSError as error:
             log.warning("cannot read the log %s: %s", name, error.strerror)
             return None
@@ -146,7 +148,7 @@ class Catalogue:
         return meta
 
 
-def seen(entry: "os.DirEntry[str]") -> Seen | None:
+def read_fingerprint(entry: "os.DirEntry[str]") -> FileFingerprint | None:
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:  # deleted a moment ago
@@ -154,8 +156,8 @@ def seen(entry: "os.DirEntry[str]") -> Seen | None:
     return status.st_size, status.st_mtime_ns
 
 
-def patched(meta: Meta, records: Iterable[Record]) -> Meta:
+def apply_records(meta: ConversationMeta, records: Iterable[Record]) -> ConversationMeta:
     """The meta after all of them, without the summary, which no listing shows."""
     for record in records:
-        meta = meta.patched(record)
+        meta = meta.apply_record(record)
     return msgspec.structs.replace(meta, summary="") if meta.summary else meta

@@ -29,7 +29,7 @@ BROKEN_SEAL = re.compile(
 LONGEST_SEAL = PREV_MEMBER + SUM_MEMBER + 16
 
 
-def hash_of(data: bytes) -> bytes:
+def hash_line(data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGITS // 2).hexdigest().encode()
 
 
@@ -43,11 +43,11 @@ def seal_lines(data: bytes, prev: bytes) -> tuple[bytes, bytes]:
         if not line:
             continue
         if not line.endswith(b"}"):
-            prev = link_of(line)
+            prev = read_link(line)
             sealed.append(line + b"\n")
         else:
             body = b'%b,"prev":"%b"' % (line[:-1], prev)
-            prev = hash_of(body)
+            prev = hash_line(body)
             sealed.append(b'%b,"sum":"%b"}\n' % (body, prev))
     return b"".join(sealed), prev
 
@@ -57,7 +57,7 @@ def remove_seal(line: bytes) -> bytes:
     if not is_sealed(line):
         return line
     body = line[:-SUM_MEMBER]
-    prev = prev_of(line)
+    prev = read_prev(line)
     if prev is None:
         return line
     return body[: -(PREV_MEMBER if prev else FIRST_MEMBER)] + b"}"
@@ -66,7 +66,7 @@ def remove_seal(line: bytes) -> bytes:
 def check_sum(line: bytes) -> None:
     """Raises ValueError for a line that is not what was written. One without a seal passes."""
     if is_sealed(line):
-        if hash_of(line[:-SUM_MEMBER]) != line[SUM_AT:SUM_END]:
+        if hash_line(line[:-SUM_MEMBER]) != line[SUM_AT:SUM_END]:
             raise ValueError("the checksum does not match")
     elif BROKEN_SEAL.search(line[-LONGEST_SEAL:]) is not None:
         raise ValueError("the checksum is damaged")
@@ -77,7 +77,7 @@ def is_sealed(line: bytes) -> bool:
     return line[-SUM_MEMBER:SUM_AT] == SUM and line[SUM_END:] == END
 
 
-def prev_of(line: bytes) -> bytes | None:
+def read_prev(line: bytes) -> bytes | None:
     """The sum of the line before it, empty for the first; None for a line without a seal."""
     if not is_sealed(line):
         return None
@@ -86,9 +86,9 @@ def prev_of(line: bytes) -> bytes | None:
     return b"" if line[-FIRST_MEMBER - SUM_MEMBER : PREV_END] == PREV else None
 
 
-def link_of(line: bytes) -> bytes:
+def read_link(line: bytes) -> bytes:
     """What the line after it has as its `"prev"`."""
-    return line[SUM_AT:SUM_END] if is_sealed(line) else hash_of(line)
+    return line[SUM_AT:SUM_END] if is_sealed(line) else hash_line(line)
 
 
 def is_link(line: bytes, following: bytes) -> bool:
@@ -96,5 +96,5 @@ def is_link(line: bytes, following: bytes) -> bool:
     # Most lines by far have both sums where they are expected, so this is looked at first.
     if following[PREV_AT:PREV_END] == line[SUM_AT:SUM_END] and is_sealed(following):
         return True
-    prev = prev_of(following)
-    return prev is None or prev == link_of(line)
+    prev = read_prev(following)
+    return prev is None or prev == read_link(line)

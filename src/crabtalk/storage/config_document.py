@@ -15,9 +15,9 @@ class ConfigDocument:
         self._path = path
 
     def read(self) -> dict[str, Any]:
-        return self._read()[1]
+        return self._read_document()[1]
 
-    def _read(self) -> tuple[str, dict[str, Any]]:
+    def _read_document(self) -> tuple[str, dict[str, Any]]:
         """The text, and what it says."""
         import tomllib  # late: most starts have no file to read
 
@@ -32,12 +32,12 @@ class ConfigDocument:
                 f"{self._path} is not valid TOML: {error}; mend it or move it away"
             ) from None
 
-    def configure(self, section: str, key: str, value: Any) -> None:
+    def set_value(self, section: str, key: str, value: Any) -> None:
         """Changes that and nothing else."""
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
 
-        text, _ = self._read()
+        text, _ = self._read_document()
         try:
             document: Any = tomlkit.parse(text)
             document.setdefault(section, tomlkit.table())[key] = value

@@ -16,36 +16,36 @@ from . import log as logs
 from . import run_log, trail
 from .acceptance import (
     CUT_OFF,
-    Accepted,
-    closed_runs,
-    closing_records,
+    AcceptedMessage,
     current_time,
+    find_closed_runs,
+    find_settled_keys,
     find_used_keys,
-    interrupted_event,
-    settled_keys,
+    make_closing_records,
+    make_interrupted_event,
 )
-from .accepted_journal import AcceptedJournal, keys_of
+from .accepted_journal import AcceptedJournal, list_keys
 from .agent import Agent
 from .agent_files import AgentFiles
-from .catalogue import Catalogue
+from .catalogue import ListingCache
 from .config_document import ConfigDocument
 from .errors import StorageError
-from .following import Followed, Place
-from .names import is_handle, log_name
+from .following import RecordSlice, WindowRequest
+from .names import is_handle, make_log_name
 from .records import (
     Archive,
+    ConversationMeta,
     EventRecord,
+    MessagePage,
     MessageRecord,
-    Meta,
-    Page,
     Pair,
     Record,
-    Stored,
-    archives,
-    encode,
+    StoredConversation,
+    encode_records,
+    make_archives,
 )
 from .run_log import OpenRun
-from .scribe import Scribe, flush_directory
+from .scribe import LogWriter, flush_directory
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,55 +58,55 @@ class FileStorage:
     """`flush` True survives a power cut, False the death of the process."""
 
     def __init__(self, home: Path, *, flush: bool = True) -> None:
-        self._sessions = home / "sessions"
+        self._logs_directory = home / "sessions"
         self._config = ConfigDocument(home / "config.toml")
-        self._agents = AgentFiles(home / "agents")
-        self._scribe = Scribe(self._sessions, flush=flush)
-        self._accepted = AcceptedJournal(self._sessions, self._scribe)
+        self._agent_files = AgentFiles(home / "agents")
+        self._log_writer = LogWriter(self._logs_directory, flush=flush)
+        self._journal = AcceptedJournal(self._logs_directory, self._log_writer)
         # Pairs whose name was taken by another, as good as never.
-        self._moved: dict[Pair, str] = {}
-        self._catalogue = Catalogue(self._sessions, home / "index" / "conversations")
+        self._moved_logs: dict[Pair, str] = {}
+        self._listing_cache = ListingCache(self._logs_directory, home / "index" / "conversations")
 
     @property
-    def scribe(self) -> Scribe:
-        return self._scribe
+    def log_writer(self) -> LogWriter:
+        return self._log_writer
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
+    def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
         """A home has one daemon."""
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
-    async def load(self, pair: Pair) -> Stored | None:
-        with told():
-            await self._accepted.open()
-        found = await if_there(self._load_to_close, pair)
+    async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
+        with translate_os_errors():
+            await self._journal.open()
+        found = await run_unless_missing(self._load_with_open_run, pair)
         stored, open_run = found or (None, None)
-        if not self._accepted.orphans_of(pair) and open_run is None:
+        if not self._journal.list_orphans(pair) and open_run is None:
             return stored
         await self._close_runs(pair, stored.meta if stored is not None else None, open_run)
-        return await if_there(self._load, pair, True)
+        return await run_unless_missing(self._read_stored, pair, True)
 
-    def _load_to_close(self, pair: Pair) -> tuple[Stored | None, OpenRun | None]:
-        stored = self._load(pair, True)
+    def _load_with_open_run(self, pair: Pair) -> tuple[StoredConversation | None, OpenRun | None]:
+        stored = self._read_stored(pair, True)
         return stored, self._find_open_run(pair) if stored is not None else None
 
     async def has_open_run(self, pair: Pair) -> bool:
-        return await if_there(self._find_open_run, pair) is not None
+        return await run_unless_missing(self._find_open_run, pair) is not None
 
     def _find_open_run(self, pair: Pair) -> OpenRun | None:
-        path = self._find(pair)
+        path = self._find_log(pair)
         return run_log.find_open_run(path) if path is not None else None
 
-    async def read(self, pair: Pair) -> Stored | None:
-        return await if_there(self._load, pair, False)
+    async def read_conversation(self, pair: Pair) -> StoredConversation | None:
+        return await run_unless_missing(self._read_stored, pair, False)
 
-    def _load(self, pair: Pair, mend: bool) -> Stored | None:
-        path = self._find(pair)
+    def _read_stored(self, pair: Pair, mend: bool) -> StoredConversation | None:
+        path = self._find_log(pair)
         if path is None:
             return None
-        size = logs.mend(path) if mend else logs.whole_size(path)
+        size = logs.repair_log(path) if mend else logs.measure_whole_lines(path)
         if size == 0:
             # A crash came between the file and its first line.
             if mend:
@@ -115,23 +115,23 @@ class FileStorage:
         return logs.read_stored(path, size, pair)
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
-        name = self._moved.get(pair) or log_name(pair)
-        await self._scribe.append(name, encode(records), create=create, seal=True)
-        self._catalogue.note(name, pair, records, created=create)
-        self._accepted.settle(settled_keys(records))
+        name = self._moved_logs.get(pair) or make_log_name(pair)
+        await self._log_writer.append(name, encode_records(records), create=create, seal=True)
+        self._listing_cache.record_append(name, pair, records, created=create)
+        self._journal.settle(find_settled_keys(records))
 
-    async def meta(self, pair: Pair) -> Meta | None:
-        return await if_there(self._meta, pair)
+    async def read_meta(self, pair: Pair) -> ConversationMeta | None:
+        return await run_unless_missing(self._read_meta, pair)
 
-    def _meta(self, pair: Pair) -> Meta | None:
-        path = self._find(pair)
+    def _read_meta(self, pair: Pair) -> ConversationMeta | None:
+        path = self._find_log(pair)
         return logs.read_meta(path, pair) if path is not None else None
 
-    async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
-        return await if_there(self._page, pair, offset, limit)
+    async def read_page(self, pair: Pair, offset: int, limit: int) -> MessagePage | None:
+        return await run_unless_missing(self._read_page, pair, offset, limit)
 
-    def _page(self, pair: Pair, offset: int, limit: int) -> Page | None:
-        path = self._find(pair)
+    def _read_page(self, pair: Pair, offset: int, limit: int) -> MessagePage | None:
+        path = self._find_log(pair)
         if path is None:
             return None
         messages, reader = logs.read_messages(path, offset, limit, PAGE_BYTES)
@@ -141,10 +141,10 @@ class FileStorage:
         missing = [number for number in reader.missing if number >= offset]
         if not missing:
             following = messages[-1].id + 1 if messages else total
-            return Page(tuple(messages), total, following if following < total else None)
+            return MessagePage(tuple(messages), total, following if following < total else None)
         shown = sorted([*missing, *[record.id for record in messages]])[:limit]
         following = shown[-1] + 1 if shown else total
-        return Page(
+        return MessagePage(
             tuple(record for record in messages if record.id < following),
             total,
             following if following < total else None,
@@ -152,35 +152,41 @@ class FileStorage:
         )
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
-        return await if_there(self._find_run, pair, run, key) or []
+        return await run_unless_missing(self._find_run, pair, run, key) or []
 
     def _find_run(self, pair: Pair, run: str, key: str) -> list[Record] | None:
-        path = self._find(pair)
+        path = self._find_log(pair)
         return run_log.find_run(path, run, key) if path is not None else None
 
-    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
-        return await if_there(self._read_records, pair, position, limit)
+    async def read_records(self, pair: Pair, position: int, limit: int) -> RecordSlice | None:
+        return await run_unless_missing(self._read_records, pair, position, limit)
 
-    def _read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
-        path = self._find(pair)
-        return trail.follow(path, position, limit, with_events=True) if path is not None else None
+    def _read_records(self, pair: Pair, position: int, limit: int) -> RecordSlice | None:
+        path = self._find_log(pair)
+        return (
+            trail.read_records_after(path, position, limit, with_events=True)
+            if path is not None
+            else None
+        )
 
-    async def archives(self, pair: Pair) -> list[Archive] | None:
-        return await if_there(self._archives, pair)
+    async def list_archives(self, pair: Pair) -> list[Archive] | None:
+        return await run_unless_missing(self._list_archives, pair)
 
-    def _archives(self, pair: Pair) -> list[Archive] | None:
-        path = self._find(pair)
+    def _list_archives(self, pair: Pair) -> list[Archive] | None:
+        path = self._find_log(pair)
         if path is None:
             return None
         damaged: list[bytes] = []
-        found = archives(logs.markers(path, damaged))
+        found = make_archives(logs.read_markers(path, damaged))
         if damaged:
             logs.set_aside(path, damaged)
         return found
 
-    async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
-        with told():
-            rows = await self._catalogue.rows()
+    async def list_conversations(
+        self, agent: str = "", sender: str = ""
+    ) -> list[tuple[str, ConversationMeta]]:
+        with translate_os_errors():
+            rows = await self._listing_cache.list_rows()
         found = [
             (name, meta)
             for name, meta in rows
@@ -190,199 +196,207 @@ class FileStorage:
         if len(logs_of) == len(found):
             return found
         several = [Pair(*pair) for pair, count in logs_of.items() if count > 1]
-        real = await in_thread(lambda: {pair: self._find(pair) for pair in several})
+        real = await run_in_thread(lambda: {pair: self._find_log(pair) for pair in several})
         return [
             (name, meta)
             for name, meta in found
-            if real.get(meta.pair) in (self._path(name), None)  # a copy cannot be opened
+            if real.get(meta.pair) in (self._log_path(name), None)  # a copy cannot be opened
         ]
 
-    async def resolve(self, handle: str) -> Pair | None:
+    async def resolve_handle(self, handle: str) -> Pair | None:
         if not is_handle(handle):
             return None
-        return await if_there(self._resolve, handle)
+        return await run_unless_missing(self._resolve, handle)
 
     def _resolve(self, handle: str) -> Pair | None:
-        path = self._sessions / f"{handle}.jsonl"
-        pair = logs.owner(path) if path.is_file() else None
+        path = self._logs_directory / f"{handle}.jsonl"
+        pair = logs.read_owner(path) if path.is_file() else None
         # A copy that somebody made says whose it is as well, and must not stand for the log itself.
-        return pair if pair is not None and self._find(pair) in (path, None) else None
+        return pair if pair is not None and self._find_log(pair) in (path, None) else None
 
-    async def delete(self, pair: Pair) -> bool:
-        name = await if_there(self._delete, pair)
-        self._moved.pop(pair, None)
+    async def delete_conversation(self, pair: Pair) -> bool:
+        name = await run_unless_missing(self._delete, pair)
+        self._moved_logs.pop(pair, None)
         if name is not None:
-            self._catalogue.forget(name)
+            self._listing_cache.remove_log(name)
         return name is not None
 
     def _delete(self, pair: Pair) -> str | None:
-        path = self._find(pair)
+        path = self._find_log(pair)
         if path is None:
             return None
         path.with_suffix(".damaged").unlink(missing_ok=True)
         path.unlink()
-        flush_directory(self._sessions)
+        flush_directory(self._logs_directory)
         return path.stem
 
-    def _find(self, pair: Pair) -> Path | None:
+    def _find_log(self, pair: Pair) -> Path | None:
         """The pair's log. The name leads there, its meta has the last word."""
-        first, free = log_name(pair), ""
+        first, free = make_log_name(pair), ""
         found: Path | None = None
         for attempt in itertools.count(1):
-            name = log_name(pair, attempt)
-            path = self._sessions / f"{name}.jsonl"
+            name = make_log_name(pair, attempt)
+            path = self._logs_directory / f"{name}.jsonl"
             if not path.is_file():
                 free = free or name
-            elif logs.owner(path) in (pair, None):
+            elif logs.read_owner(path) in (pair, None):
                 found = path
             # The second is looked at in any case: the log it gave way to may be deleted by now.
             if found is not None or (free and attempt > 1):
                 break
         name = found.stem if found is not None else free
         if name != first:
-            self._moved[pair] = name
+            self._moved_logs[pair] = name
         else:
-            self._moved.pop(pair, None)
+            self._moved_logs.pop(pair, None)
         return found
 
     # ── Accepted texts ──────────────────────────────────────────────────────────────────────
 
-    async def accept(self, entry: Accepted) -> None:
-        with told():
-            await self._accepted.accept(entry)
+    async def accept_message(self, entry: AcceptedMessage) -> None:
+        with translate_os_errors():
+            await self._journal.accept(entry)
 
-    async def withdraw(self, entries: Sequence[Accepted]) -> None:
-        self._accepted.settle(keys_of(entries))
+    async def withdraw_messages(self, entries: Sequence[AcceptedMessage]) -> None:
+        self._journal.settle(list_keys(entries))
 
-    def abandon(self, entries: Sequence[Accepted]) -> None:
-        self._accepted.abandon(keys_of(entries))
+    def abandon_messages(self, entries: Sequence[AcceptedMessage]) -> None:
+        self._journal.abandon(list_keys(entries))
 
-    async def unsettled(self) -> list[Pair]:
-        with told():
-            await self._accepted.open()
-        return self._accepted.orphaned_pairs()
+    async def list_unsettled(self) -> list[Pair]:
+        with translate_os_errors():
+            await self._journal.open()
+        return self._journal.list_orphaned_pairs()
 
-    async def _close_runs(self, pair: Pair, meta: Meta | None, open_run: OpenRun | None) -> None:
+    async def _close_runs(
+        self, pair: Pair, meta: ConversationMeta | None, open_run: OpenRun | None
+    ) -> None:
         """Ends on the record what a crash cut off: the run in flight and those that waited.
 
         The crash may have come after a message was appended and before the journal said so, or
         in the middle of this: so the log is looked at first."""
-        entries = self._accepted.orphans_of(pair)
+        entries = self._journal.list_orphans(pair)
         start = min((entry.after for entry in entries), default=0)
         if meta is not None and start > meta.message_count:
             start = 0  # another conversation of that name was begun since
-        recent = await in_thread(self._records_from, pair, start) if entries else []
+        recent = await run_in_thread(self._records_from, pair, start) if entries else []
         used_keys = await find_used_keys(self, pair, entries)
-        records = closing_records(
+        records = make_closing_records(
             pair,
             meta,
             entries,
-            written=settled_keys(recent),
+            written=find_settled_keys(recent),
             used_keys=used_keys,
-            closed=closed_runs(recent),
-            end=end_of(open_run, pair) if open_run is not None else None,
+            closed=find_closed_runs(recent),
+            end=make_cut_off_record(open_run, pair) if open_run is not None else None,
         )
         if records:
             await self.append(pair, records, create=meta is None)
-        self._accepted.settle(keys_of(entries))
+        self._journal.settle(list_keys(entries))
         count = len(entries)
         log.info("%d accepted messages of %.80s with %.80s are closed", count, *pair)
 
     def _records_from(self, pair: Pair, message_id: int) -> list[Record]:
-        path = self._find(pair)
-        return logs.records_from(path, message_id) if path is not None else []
+        path = self._find_log(pair)
+        return logs.read_records_from(path, message_id) if path is not None else []
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
-    async def versions(self) -> dict[str, int]:
-        return await in_thread(self._versions)
+    async def read_versions(self) -> dict[str, int]:
+        return await run_in_thread(self._read_versions)
 
-    def _versions(self) -> dict[str, int]:
+    def _read_versions(self) -> dict[str, int]:
         found: dict[str, int] = {}
         try:
-            with os.scandir(self._sessions) as entries:
+            with os.scandir(self._logs_directory) as entries:
                 for entry in entries:
                     if entry.name.endswith(".jsonl"):
                         with contextlib.suppress(FileNotFoundError):  # deleted a moment ago
                             status = entry.stat(follow_symlinks=False)
-                            found[entry.name[:-6]] = trail.version_of(status)
+                            found[entry.name[:-6]] = trail.compute_version(status)
         except FileNotFoundError:
             pass  # nothing was said yet
         return found
 
-    async def changes(self, since: str) -> None:
+    async def read_changes(self, since: str) -> None:
         """Files may be changed by anybody, who tells nobody."""
 
-    async def follow(
+    async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
-    ) -> list[Followed | StorageError | None]:
+    ) -> list[RecordSlice | StorageError | None]:
         # All in one go: to a thread and back takes longer than what a turn has added to a log.
-        return await in_thread(
-            lambda: [self._followed(handle, position, limit) for handle, position in positions]
+        return await run_in_thread(
+            lambda: [
+                self._read_new_records(handle, position, limit) for handle, position in positions
+            ]
         )
 
-    def _followed(self, handle: str, position: int, limit: int) -> Followed | StorageError | None:
+    def _read_new_records(
+        self, handle: str, position: int, limit: int
+    ) -> RecordSlice | StorageError | None:
         time.sleep(0)  # the loop's turn, if it waits for one
         if not is_handle(handle):
             return None
         try:
-            return trail.follow(self._path(handle), position, limit)
+            return trail.read_records_after(self._log_path(handle), position, limit)
         except FileNotFoundError:
             return None
         except OSError as error:
-            return refused(error)
+            return to_storage_error(error)
         except StorageError as error:
             return error
 
-    async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
-        return await in_thread(lambda: [self._window(place) for place in places])
+    async def read_windows(
+        self, places: Sequence[WindowRequest]
+    ) -> list[tuple[MessageRecord, ...]]:
+        return await run_in_thread(lambda: [self._read_window(place) for place in places])
 
-    def _window(self, place: Place) -> tuple[MessageRecord, ...]:
+    def _read_window(self, place: WindowRequest) -> tuple[MessageRecord, ...]:
         try:
-            return trail.read_window(self._path(place.handle), place)
+            return trail.read_window(self._log_path(place.handle), place)
         except FileNotFoundError:
             return ()
 
-    def _path(self, handle: str) -> Path:
-        return self._sessions / f"{handle}.jsonl"
+    def _log_path(self, handle: str) -> Path:
+        return self._logs_directory / f"{handle}.jsonl"
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
-    async def agents(self) -> tuple[list[Agent], dict[str, str]]:
-        return await in_thread(self._agents.list)
+    async def list_agents(self) -> tuple[list[Agent], dict[str, str]]:
+        return await run_in_thread(self._agent_files.list)
 
-    async def agent(self, name: str) -> Agent | None:
-        return await in_thread(self._agents.load, name)
+    async def load_agent(self, name: str) -> Agent | None:
+        return await run_in_thread(self._agent_files.load, name)
 
     async def save_agent(self, agent: Agent) -> None:
-        await in_thread(self._agents.save, agent)
+        await run_in_thread(self._agent_files.save, agent)
 
     async def delete_agent(self, name: str) -> bool:
-        return await in_thread(self._agents.delete, name)
+        return await run_in_thread(self._agent_files.delete, name)
 
     async def rename_agent(self, old: str, new: str) -> None:
-        await in_thread(self._agents.rename, old, new)
+        await run_in_thread(self._agent_files.rename, old, new)
 
     # ── Configuration ───────────────────────────────────────────────────────────────────────
 
-    async def config(self) -> dict[str, Any]:
-        return await in_thread(self._config.read)
+    async def read_config(self) -> dict[str, Any]:
+        return await run_in_thread(self._config.read)
 
-    async def configure(self, section: str, key: str, value: Any) -> None:
-        await in_thread(self._config.configure, section, key, value)
+    async def set_config_value(self, section: str, key: str, value: Any) -> None:
+        await run_in_thread(self._config.set_value, section, key, value)
 
     async def close(self) -> None:
-        await self._scribe.close()
-        await self._accepted.close()
-        await asyncio.to_thread(self._catalogue.save)
+        await self._log_writer.close()
+        await self._journal.close()
+        await asyncio.to_thread(self._listing_cache.save)
 
 
-def end_of(run: OpenRun, pair: Pair) -> EventRecord:
+def make_cut_off_record(run: OpenRun, pair: Pair) -> EventRecord:
     """The record that says that a run was cut off."""
-    return interrupted_event(run.run, run.speaker or pair.agent, current_time(), CUT_OFF)
+    return make_interrupted_event(run.run, run.speaker or pair.agent, current_time(), CUT_OFF)
 
 
-async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | None:
+async def run_unless_missing(function: Callable[..., T | None], *arguments: Any) -> T | None:
     """What is deleted while it is being looked for is not there."""
 
     def look() -> T | None:
@@ -391,24 +405,24 @@ async def if_there(function: Callable[..., T | None], *arguments: Any) -> T | No
         except FileNotFoundError:
             return None
 
-    return await in_thread(look)
+    return await run_in_thread(look)
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Nothing here may stall the loop."""
-    with told():
+    with translate_os_errors():
         return await asyncio.to_thread(function, *arguments)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_os_errors() -> Iterator[None]:
     """What the file system refuses is a StorageError."""
     try:
         yield
     except OSError as error:
-        raise refused(error) from None
+        raise to_storage_error(error) from None
 
 
-def refused(error: OSError) -> StorageError:
+def to_storage_error(error: OSError) -> StorageError:
     what = error.filename or "the home directory"
     return StorageError(f"cannot use {what}: {error.strerror or error}")

@@ -8,7 +8,7 @@ from crabtalk.model.messages import Value
 from .records import Pair, Record
 
 
-class Followed(Value, frozen=True):
+class RecordSlice(Value, frozen=True):
     """Records in a row, each with its position."""
 
     pair: Pair
@@ -17,18 +17,18 @@ class Followed(Value, frozen=True):
     records: tuple[tuple[int, Record], ...]
     position: int  # where to go on
     version: int  # of the whole log, when it was read
-    more: bool  # whether there is more already
+    has_more: bool  # whether there is more already
 
 
-class Changes(Value, frozen=True):
+class LogChanges(Value, frozen=True):
     """What is other than it was, for somebody who looks again and again."""
 
     cursor: str  # to ask with next time
     versions: dict[str, int] | None  # of the logs that changed; None: nobody knows, look at all
-    gone: tuple[str, ...]
+    deleted: tuple[str, ...]
 
 
-class Place(Value, frozen=True):
+class WindowRequest(Value, frozen=True):
     """A message, and how many around it are wanted. The position is a hint."""
 
     handle: str

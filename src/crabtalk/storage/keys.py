@@ -14,8 +14,8 @@ from crabtalk.model.messages import Value
 
 from .records import MarkerRecord, MessageRecord
 
-FINGERPRINT = 8
-MOST_FINGERPRINTS = 10_000
+FINGERPRINT_BYTES = 8
+MAX_FINGERPRINTS = 10_000
 
 
 class KeyUse(Value, frozen=True):
@@ -26,7 +26,7 @@ class KeyUse(Value, frozen=True):
     content_hash: str
 
     @classmethod
-    def of(cls, record: MessageRecord) -> "KeyUse":
+    def from_record(cls, record: MessageRecord) -> "KeyUse":
         return cls(record.run, record.steer, record.content_hash)
 
 
@@ -40,7 +40,9 @@ def hash_content(content: str, guest: str = "", *, is_steer: bool = False) -> st
 
 
 def fingerprint_key(key: str) -> bytes:
-    return hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=FINGERPRINT).digest()
+    return hashlib.blake2b(
+        key.encode(errors="surrogatepass"), digest_size=FINGERPRINT_BYTES
+    ).digest()
 
 
 class ArchivedKeys:
@@ -48,16 +50,18 @@ class ArchivedKeys:
 
     def __init__(self, marker: MarkerRecord | None = None) -> None:
         data = b64decode(marker.keys) if marker is not None else b""
-        self._prints = [data[at : at + FINGERPRINT] for at in range(0, len(data), FINGERPRINT)]
-        self._known = frozenset(self._prints)
+        self._fingerprints = [
+            data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
+        ]
+        self._known = frozenset(self._fingerprints)
         self._dropped = marker.dropped_keys if marker is not None else 0
 
     def may_have(self, key: str) -> bool:
         """False: the key was not used before the marker. True: search the log for it."""
         return self._dropped > 0 or fingerprint_key(key) in self._known
 
-    def packed_with(self, keys: Iterable[str]) -> tuple[str, int]:
+    def pack_with(self, keys: Iterable[str]) -> tuple[str, int]:
         """For the next marker: these keys added to those, and how many were dropped so far."""
-        prints = [*self._prints, *map(fingerprint_key, keys)]
-        kept = prints[-MOST_FINGERPRINTS:]
+        prints = [*self._fingerprints, *map(fingerprint_key, keys)]
+        kept = prints[-MAX_FINGERPRINTS:]
         return b64encode(b"".join(kept)).decode(), self._dropped + len(prints) - len(kept)

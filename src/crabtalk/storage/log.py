@@ -11,18 +11,18 @@ from typing import BinaryIO
 
 import msgspec
 
-from .checksums import is_sealed, link_of
+from .checksums import is_sealed, read_link
 from .log_reader import MESSAGE, LogReader, count_messages
 from .records import (
+    ConversationMeta,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
-    Stored,
-    decode,
-    replay,
+    StoredConversation,
+    decode_record,
+    replay_records,
 )
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 # raw line feed inside a string.
 MARKER = b'{"kind":"compact"'
 META = b'{"kind":"meta"'
-TAIL = 8 * 1024
-GLANCE = 1024
-BLOCK = 64 * 1024
-TORN_SEAL = 40
+TAIL_BYTES = 8 * 1024
+GLANCE_BYTES = 1024
+BLOCK_BYTES = 64 * 1024
+TORN_SEAL_BYTES = 40
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -42,7 +42,7 @@ def open_log(path: Path) -> BinaryIO:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
 
 
-def mend(path: Path) -> int:
+def repair_log(path: Path) -> int:
     """Cuts a line that a crash left half written. Returns the size of what is whole.
 
     A last line that only lacks its line feed, as an editor may leave it, gets it. So does one whose
@@ -51,7 +51,7 @@ def mend(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         size = os.fstat(descriptor).st_size
-        whole = end_of_lines(descriptor, size)
+        whole = find_lines_end(descriptor, size)
         if whole == size:
             return size
         torn = read_range(descriptor, whole, size)
@@ -62,7 +62,7 @@ def mend(path: Path) -> int:
             os.pwrite(descriptor, b"\n", size - 1)
             whole = size
         else:
-            if b'"sum":"' in torn[-TORN_SEAL:]:  # written to its end, so damaged and not torn
+            if b'"sum":"' in torn[-TORN_SEAL_BYTES:]:  # written to its end, so damaged and not torn
                 set_aside(path, [torn])
             os.ftruncate(descriptor, whole)
             log.warning("%s ended in half a line of %d bytes, cut", path.name, size - whole)
@@ -72,11 +72,11 @@ def mend(path: Path) -> int:
         os.close(descriptor)
 
 
-def end_of_lines(descriptor: int, size: int) -> int:
+def find_lines_end(descriptor: int, size: int) -> int:
     """Where the last complete line ends."""
     end = size
     while end:
-        start = max(0, end - BLOCK)
+        start = max(0, end - BLOCK_BYTES)
         found = read_range(descriptor, start, end).rfind(b"\n")
         if found >= 0:
             return start + found + 1
@@ -84,10 +84,10 @@ def end_of_lines(descriptor: int, size: int) -> int:
     return 0
 
 
-def whole_size(path: Path) -> int:
+def measure_whole_lines(path: Path) -> int:
     """The size of what is whole; half a line after it may be one that is being written."""
     with open_log(path) as file:
-        return end_of_lines(file.fileno(), os.fstat(file.fileno()).st_size)
+        return find_lines_end(file.fileno(), os.fstat(file.fileno()).st_size)
 
 
 def read_since_marker(path: Path, size: int) -> bytes:
@@ -96,7 +96,7 @@ def read_since_marker(path: Path, size: int) -> bytes:
     A marker that cannot be read is none: without its summary, what it folded is still needed.
     """
     with open_log(path) as file:
-        block = BLOCK
+        block = BLOCK_BYTES
         while True:
             start = max(0, size - block)
             data = read_range(file.fileno(), start, size)
@@ -109,23 +109,23 @@ def read_since_marker(path: Path, size: int) -> bytes:
             block *= 4
 
 
-def last_link(path: Path, size: int) -> bytes:
+def read_last_link(path: Path, size: int) -> bytes:
     """What the next line has as its `"prev"`: the sum of the last one, empty in an empty log."""
     with open_log(path) as file:
         end = min(size, os.fstat(file.fileno()).st_size)
         if end == 0:
             return b""
-        start = end_of_lines(file.fileno(), end - 1)
-        return link_of(read_range(file.fileno(), start, end).removesuffix(b"\n"))
+        start = find_lines_end(file.fileno(), end - 1)
+        return read_link(read_range(file.fileno(), start, end).removesuffix(b"\n"))
 
 
-def read_stored(path: Path, size: int, pair: Pair) -> Stored:
+def read_stored(path: Path, size: int, pair: Pair) -> StoredConversation:
     """What follows the last marker. Damaged lines are reported, and left out."""
     data = read_since_marker(path, size)
     # What was patched before the marker still holds, also when no snapshot came after it.
-    meta = read_meta(path, pair) or Meta(*pair)
+    meta = read_meta(path, pair) or ConversationMeta(*pair)
     reader = LogReader()
-    stored = replay(reader.read(data.split(b"\n")), meta, len(data))
+    stored = replay_records(reader.read(data.split(b"\n")), meta, len(data))
     reader.finish()
     report_damage(path, reader)
     if not reader.damaged and not reader.missing:
@@ -150,13 +150,13 @@ def report_damage(path: Path, reader: LogReader) -> None:
         )
 
 
-def records(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
+def decode_lines(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
     """The records of complete lines. Those that cannot be read go to `damaged`."""
     for line in data.split(b"\n"):
         if not line:
             continue
         try:
-            yield decode(line)
+            yield decode_record(line)
         except ValueError:
             damaged.append(line)
 
@@ -184,16 +184,16 @@ def set_aside(path: Path, damaged: list[bytes]) -> None:
         os.fsync(descriptor)
 
 
-def owner(path: Path) -> Pair | None:
+def read_owner(path: Path) -> Pair | None:
     """Whose log it is: what its meta says, wherever the first readable one is."""
     with open_log(path) as file:
         for line in file:
-            if line.startswith(META) and (pair := named_pair(records(line, []))) is not None:
+            if line.startswith(META) and (pair := find_pair(decode_lines(line, []))) is not None:
                 return pair
     return None
 
 
-def glance(path: str) -> Meta | None:
+def read_last_snapshot(path: str) -> ConversationMeta | None:
     """The meta of a log that ends in a snapshot, as one does that nothing happened to since.
 
     A listing reads every log, so this has one purpose: to look at as little as can be.
@@ -201,46 +201,46 @@ def glance(path: str) -> Meta | None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         size = os.lseek(descriptor, 0, os.SEEK_END)
-        data = os.pread(descriptor, GLANCE, max(0, size - GLANCE))
+        data = os.pread(descriptor, GLANCE_BYTES, max(0, size - GLANCE_BYTES))
     finally:
         os.close(descriptor)
     line = data[data.rfind(b"\n", 0, -1) + 1 : -1]
     if not data.endswith(b"\n") or not line.startswith(META):
         return None
-    for record in records(line, []):
+    for record in decode_lines(line, []):
         if isinstance(record, MetaRecord) and is_snapshot(record):
-            return Meta(*named_pair([record]) or ("", "")).patched(record)
+            return ConversationMeta(*find_pair([record]) or ("", "")).apply_record(record)
     return None
 
 
-def read_meta(path: Path, pair: Pair | None = None) -> Meta | None:
+def read_meta(path: Path, pair: Pair | None = None) -> ConversationMeta | None:
     """The meta, without the summary, from the end of the log.
 
     `pair` has the log when no meta in it says so; without it, that makes None.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        block = TAIL
+        block = TAIL_BYTES
         while True:
             start = max(0, size - block)
             data = read_range(file.fileno(), start, size)
             # What the block begins with may be the rest of a line.
             lines = data[: data.rfind(b"\n") + 1].split(b"\n")[1 if start else 0 :]
-            recent, suspects = since_snapshot(lines)
+            recent, suspects = read_since_snapshot(lines)
             if start == 0 or (recent and is_snapshot(recent[0])):
                 break
             block *= 8
-    pair = named_pair(recent) or pair
+    pair = find_pair(recent) or pair
     if pair is None or not any(lines):
         return None
-    meta = Meta(*pair)
+    meta = ConversationMeta(*pair)
     for record in recent:
-        meta = meta.patched(record)
+        meta = meta.apply_record(record)
     count = meta.message_count + suspects
     return msgspec.structs.replace(meta, summary="", message_count=count)
 
 
-def since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
+def read_since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
     """The records from the last snapshot on, or all there are; and how many damaged lines after
     the last message were perhaps messages, whose ids are not given out again."""
     found: list[Record] = []
@@ -248,7 +248,7 @@ def since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
     is_counted = False
     for line in reversed(lines):
         damaged: list[bytes] = []
-        found += records(line, damaged)
+        found += decode_lines(line, damaged)
         if damaged and not is_counted:
             suspects += count_messages(line)
         elif found and says_count(found[-1]):
@@ -267,13 +267,13 @@ def says_count(record: Record) -> bool:
 
 def is_snapshot(record: Record) -> bool:
     """Whether it says all a listing shows, so that no earlier patch matters."""
-    if not isinstance(record, MetaRecord) or named_pair([record]) is None:
+    if not isinstance(record, MetaRecord) or find_pair([record]) is None:
         return False
     rest = (record.created_at, record.title, record.updated_at, record.message_count)
     return None not in rest
 
 
-def named_pair(records: Iterable[Record]) -> Pair | None:
+def find_pair(records: Iterable[Record]) -> Pair | None:
     """The pair of the first meta that says whose it is; others only patch one that does."""
     for record in records:
         if isinstance(record, MetaRecord) and record.agent and record.created_by:
@@ -281,12 +281,12 @@ def named_pair(records: Iterable[Record]) -> Pair | None:
     return None
 
 
-def markers(path: Path, damaged: list[bytes]) -> list[MarkerRecord]:
+def read_markers(path: Path, damaged: list[bytes]) -> list[MarkerRecord]:
     found: list[MarkerRecord] = []
     with open_log(path) as file:
         for line in file:
             if line.startswith(MARKER) and line.endswith(b"\n"):
-                found += [r for r in records(line, damaged) if isinstance(r, MarkerRecord)]
+                found += [r for r in decode_lines(line, damaged) if isinstance(r, MarkerRecord)]
     return found
 
 
@@ -314,18 +314,18 @@ def read_messages(
     return found, reader
 
 
-def records_from(path: Path, message_id: int) -> list[Record]:
+def read_records_from(path: Path, message_id: int) -> list[Record]:
     """All records from the message with that id on, and a few of those before it."""
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = seek_message(file.fileno(), size, message_id)
-        return list(records(read_range(file.fileno(), start, size), []))
+        return list(decode_lines(read_range(file.fileno(), start, size), []))
 
 
 def seek_message(descriptor: int, size: int, wanted: int) -> int:
     """Where to start reading so as not to miss the message with that id: ids only ever grow."""
     low, high = 0, size  # the line is at or after `low`; lines from `high` on are beyond it
-    while high - low > BLOCK:
+    while high - low > BLOCK_BYTES:
         middle = (low + high) // 2
         at, number = next_message(descriptor, middle, high)
         if number is None or number >= wanted:
@@ -341,7 +341,7 @@ def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None
     at = start
     while at < end:
         # Twice as much each time: a long line is not put together from many pieces.
-        piece = os.pread(descriptor, min(max(BLOCK, len(rest)), end - at), at)
+        piece = os.pread(descriptor, min(max(BLOCK_BYTES, len(rest)), end - at), at)
         if not piece:
             break
         base = at - len(rest)
@@ -352,7 +352,7 @@ def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None
             stop = data.find(b"\n", begin + 1)
             if stop < 0:
                 break
-            for record in records(data[begin + 1 : stop], []):
+            for record in decode_lines(data[begin + 1 : stop], []):
                 if isinstance(record, MessageRecord):
                     return base + begin + 1, record.id
             begin = data.find(b"\n" + MESSAGE, stop)
@@ -371,7 +371,7 @@ def read_range(descriptor: int, start: int, end: int) -> bytes:
 
 def is_record(line: bytes) -> bool:
     try:
-        decode(line)
+        decode_record(line)
     except ValueError:
         return False
     return True

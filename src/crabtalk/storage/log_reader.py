@@ -7,10 +7,10 @@ that later messages keep their ids and people can be shown that something is mis
 from collections.abc import Iterable, Iterator
 
 from .checksums import check_sum, is_link
-from .records import MarkerRecord, MessageRecord, MetaRecord, Record, decode
+from .records import MarkerRecord, MessageRecord, MetaRecord, Record, decode_record
 
 # Ids are listed up to here; a damaged id in a log without checksums could be any number.
-MOST_MISSING = 1000
+MAX_MISSING = 1000
 MESSAGE = b'{"kind":"message"'
 OTHER_KINDS = (b'{"kind":"event"', b'{"kind":"meta"', b'{"kind":"compact"')
 
@@ -23,7 +23,7 @@ class LogReader:
         self.missing: list[int] = []
         self.broken_links = 0
         self.next_id = next_id
-        self._before = b""  # the line before; empty when there is none to compare with
+        self._previous_line = b""  # the line before; empty when there is none to compare with
         # Since the last known id: whether a line was damaged, and how many messages that may be.
         self._has_damage = False
         self._suspects = 0
@@ -36,14 +36,14 @@ class LogReader:
     def read_line(self, line: bytes) -> Record | None:
         """The record; None for a line that is damaged or out of place."""
         try:
-            record = decode(line)
+            record = decode_record(line)
         except ValueError:
             self.damaged.append(line)
             self._has_damage = True
             self._suspects += count_messages(line)
-            self._before = b""
+            self._previous_line = b""
             return None
-        is_linked = not self._before or is_link(self._before, line)
+        is_linked = not self._previous_line or is_link(self._previous_line, line)
         if isinstance(record, MessageRecord):
             number = record.id
             if number != self.next_id or self._has_damage:
@@ -52,28 +52,28 @@ class LogReader:
                     # the line before it.
                     self.damaged.append(line)
                     return None
-                self._reach(number, is_linked)
+                self._advance_to(number, is_linked)
             self.next_id = number + 1
         elif isinstance(record, MarkerRecord):
-            self._reach(record.end_id, is_linked)
+            self._advance_to(record.end_id, is_linked)
         elif isinstance(record, MetaRecord) and record.message_count is not None:
-            self._reach(record.message_count, is_linked)
+            self._advance_to(record.message_count, is_linked)
         if not is_linked:
             self.broken_links += 1
-        self._before = line
+        self._previous_line = line
         return record
 
     def finish(self) -> None:
         """At the end of the log: damaged lines that nothing followed count as messages."""
         if self._suspects and self.next_id is not None:
-            self._reach(self.next_id + self._suspects, True)
+            self._advance_to(self.next_id + self._suspects, True)
 
-    def _reach(self, number: int, is_linked: bool) -> None:
+    def _advance_to(self, number: int, is_linked: bool) -> None:
         """The next message has this id, unless it has a higher one already."""
         if self.next_id is None or number > self.next_id:
             if self.next_id is not None and (self._has_damage or not is_linked):
                 gap = range(self.next_id, number)
-                self.missing += gap[: MOST_MISSING - len(self.missing)]
+                self.missing += gap[: MAX_MISSING - len(self.missing)]
             self.next_id = number
         self._has_damage = False
         self._suspects = 0

@@ -12,14 +12,14 @@ NAME_BYTES = 240  # what the longest suffix leaves of them
 HANDLE = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 
 
-def slug(text: str) -> str:
+def make_slug(text: str) -> str:
     """`tg:12345` becomes `tg-12345`: letters, digits, and single dashes for all between them."""
     kept = "".join(c if c.isalnum() else "-" for c in text)
     ascii_lower = "".join(c.lower() if c.isascii() else c for c in kept)
     return re.sub("-+", "-", ascii_lower).strip("-")
 
 
-def log_name(pair: Pair, attempt: int = 1) -> str:
+def make_log_name(pair: Pair, attempt: int = 1) -> str:
     """The readable part is for people; the hash is of the exact pair, so it tells all apart.
 
     `attempt` counts up past a log that bears this name and belongs to another pair after all.
@@ -27,7 +27,7 @@ def log_name(pair: Pair, attempt: int = 1) -> str:
     exact = f"{len(pair.agent)}:{pair.agent}{pair.sender}".encode(errors="surrogatepass")
     digest = hashlib.blake2b(exact, digest_size=5).hexdigest()
     # A sender may be long; only its beginning is read by people.
-    slugs = [slug(text[: 4 * SLUG_LENGTH]) for text in pair]
+    slugs = [make_slug(text[: 4 * SLUG_LENGTH]) for text in pair]
     parts = [readable[:SLUG_LENGTH].strip("-") for readable in slugs]
     name = "-".join([part for part in parts if part] + [digest])
     return name if attempt == 1 else f"{name}-{attempt}"

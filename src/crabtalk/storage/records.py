@@ -15,9 +15,9 @@ from .checksums import check_sum
 
 T = TypeVar("T")
 # What every reader of JSON, and the wire, can hold.
-MOST_MESSAGES = 2**53
+MAX_MESSAGES = 2**53
 # Where a message is, or how many there are.
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_MESSAGES)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_MESSAGES)]
 
 
 class Pair(NamedTuple):
@@ -83,7 +83,7 @@ class MetaRecord(Value, frozen=True, tag_field="kind", tag="meta"):
 Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
 
 
-class Meta(Value, frozen=True):
+class ConversationMeta(Value, frozen=True):
     """What is known of a conversation without reading it."""
 
     agent: str
@@ -100,7 +100,7 @@ class Meta(Value, frozen=True):
     def pair(self) -> Pair:
         return Pair(self.agent, self.created_by)
 
-    def patched(self, record: Record) -> "Meta":
+    def apply_record(self, record: Record) -> "ConversationMeta":
         """This meta after `record` was appended."""
         match record:
             case MessageRecord(id=number, at=at):
@@ -108,20 +108,20 @@ class Meta(Value, frozen=True):
             case MarkerRecord(summary=summary, archived_at=at):
                 return msgspec.structs.replace(self, summary=summary, updated_at=at)
             case MetaRecord():
-                return Meta(
-                    given(record.agent, self.agent),
-                    given(record.created_by, self.created_by),
-                    given(record.created_at, self.created_at),
-                    given(record.title, self.title),
-                    given(record.updated_at, self.updated_at),
-                    given(record.message_count, self.message_count),
-                    given(record.summary, self.summary),
-                    given(record.approved, self.approved),
-                    given(record.mode, self.mode),
+                return ConversationMeta(
+                    first_not_none(record.agent, self.agent),
+                    first_not_none(record.created_by, self.created_by),
+                    first_not_none(record.created_at, self.created_at),
+                    first_not_none(record.title, self.title),
+                    first_not_none(record.updated_at, self.updated_at),
+                    first_not_none(record.message_count, self.message_count),
+                    first_not_none(record.summary, self.summary),
+                    first_not_none(record.approved, self.approved),
+                    first_not_none(record.mode, self.mode),
                 )
         return self
 
-    def snapshot(self) -> MetaRecord:
+    def make_snapshot(self) -> MetaRecord:
         """A patch with everything a listing shows; the summary is in the last marker already."""
         return MetaRecord(
             agent=self.agent,
@@ -135,21 +135,21 @@ class Meta(Value, frozen=True):
         )
 
 
-def given(new: T | None, old: T) -> T:
+def first_not_none(new: T | None, old: T) -> T:
     return old if new is None else new
 
 
-class Stored(Value, frozen=True):
+class StoredConversation(Value, frozen=True):
     """A conversation as it comes back: its meta, and what follows the last marker."""
 
-    meta: Meta
+    meta: ConversationMeta
     marker: MarkerRecord | None = None
     messages: tuple[MessageRecord, ...] = ()
     size: int = 0  # of what was read, in bytes
     damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
-class Page(Value, frozen=True):
+class MessagePage(Value, frozen=True):
     """Messages in a row. `next_offset` is None on the last page."""
 
     messages: tuple[MessageRecord, ...]
@@ -173,7 +173,7 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
-def encode(records: Iterable[Record]) -> bytes:
+def encode_records(records: Iterable[Record]) -> bytes:
     """The lines of `records`, each ended by a line feed."""
     return b"".join([encode_line(record) for record in records])
 
@@ -183,22 +183,24 @@ def encode_line(record: Record) -> bytes:
         return _encoder.encode(record) + b"\n"
     except UnicodeEncodeError:
         # Half a surrogate pair, which a model may send and UTF-8 cannot hold.
-        return _encoder.encode(without_halves(msgspec.to_builtins(record))) + b"\n"
+        return _encoder.encode(replace_surrogates(msgspec.to_builtins(record))) + b"\n"
 
 
-def without_halves(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """The same with a question mark for each half of a surrogate pair."""
     match value:
         case str():
             return value.encode(errors="replace").decode()
         case dict():
-            return {without_halves(key): without_halves(item) for key, item in value.items()}
+            return {
+                replace_surrogates(key): replace_surrogates(item) for key, item in value.items()
+            }
         case list() | tuple():
-            return [without_halves(item) for item in value]
+            return [replace_surrogates(item) for item in value]
     return value
 
 
-def decode(line: bytes) -> Record:
+def decode_record(line: bytes) -> Record:
     """Raises ValueError for a line that is no record, or not the one that was written."""
     check_sum(line)
     try:
@@ -207,7 +209,9 @@ def decode(line: bytes) -> Record:
         raise ValueError(f"no record: {error}") from None
 
 
-def replay(records: Iterable[Record], meta: Meta, size: int = 0) -> Stored:
+def replay_records(
+    records: Iterable[Record], meta: ConversationMeta, size: int = 0
+) -> StoredConversation:
     """What records in order amount to."""
     marker: MarkerRecord | None = None
     messages: list[MessageRecord] = []
@@ -218,19 +222,19 @@ def replay(records: Iterable[Record], meta: Meta, size: int = 0) -> Stored:
             last = record
             continue
         if last is not None:
-            meta, last = meta.patched(last), None
-        meta = meta.patched(record)
+            meta, last = meta.apply_record(last), None
+        meta = meta.apply_record(record)
         if isinstance(record, MarkerRecord):
             marker = record
             messages.clear()
     if last is not None:
-        meta = meta.patched(last)
+        meta = meta.apply_record(last)
     if marker is not None and meta.message_count < marker.end_id:
         meta = msgspec.structs.replace(meta, message_count=marker.end_id)
-    return Stored(meta, marker, tuple(messages), size)
+    return StoredConversation(meta, marker, tuple(messages), size)
 
 
-def archives(markers: Iterable[MarkerRecord]) -> list[Archive]:
+def make_archives(markers: Iterable[MarkerRecord]) -> list[Archive]:
     found: list[Archive] = []
     first = 0
     for marker in markers:

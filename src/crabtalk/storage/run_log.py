@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from .log import BLOCK, META, TAIL, end_of_lines, open_log, read_range, records
+from .log import BLOCK_BYTES, META, TAIL_BYTES, decode_lines, find_lines_end, open_log, read_range
 from .records import EventRecord, MarkerRecord, MessageRecord, Record
 
-SLICE = 1024 * 1024
+SLICE_BYTES = 1024 * 1024
 
 
 class OpenRun(NamedTuple):
@@ -33,18 +33,18 @@ def find_run(path: Path, run: str, key: str) -> list[Record]:
             run = find_run_of_key(descriptor, size, key)
         if not run:
             return []
-        needle = field_text("run", run)
+        needle = encode_field("run", run)
         found = find_last(descriptor, size, needle)
         if found is None:
             return []
         lines: list[bytes] = []
-        for line in lines_backwards(descriptor, end_of_line(descriptor, found, size)):
+        for line in read_lines_backwards(descriptor, find_line_end(descriptor, found, size)):
             # A run's records stand together: only patches of the meta may come between them.
             if needle in line:
                 lines.append(line)
             elif not line.startswith(META):
                 break
-    decoded = records(b"\n".join(reversed(lines)), [])
+    decoded = decode_lines(b"\n".join(reversed(lines)), [])
     return [r for r in decoded if isinstance(r, MessageRecord | EventRecord) and r.run == run]
 
 
@@ -53,10 +53,10 @@ def find_open_run(path: Path) -> OpenRun | None:
     that ran it died: only whoever owns the conversation knows. Reads the end of the file."""
     speaker = ""
     with open_log(path) as file:
-        size = end_of_lines(file.fileno(), os.fstat(file.fileno()).st_size)
+        size = find_lines_end(file.fileno(), os.fstat(file.fileno()).st_size)
         run = ""
-        for line in lines_backwards(file.fileno(), max(0, size - 1), TAIL):
-            for record in records(line, []):
+        for line in read_lines_backwards(file.fileno(), max(0, size - 1), TAIL_BYTES):
+            for record in decode_lines(line, []):
                 match record:
                     case MarkerRecord():
                         return OpenRun(run, speaker) if run else None
@@ -77,17 +77,17 @@ def find_open_run(path: Path) -> OpenRun | None:
 
 def find_run_of_key(descriptor: int, size: int, key: str) -> str:
     """The id of the run that a message with this key belongs to; empty without one."""
-    needle = field_text("key", key)
+    needle = encode_field("key", key)
     while (found := find_last(descriptor, size, needle)) is not None:
-        line = next(lines_backwards(descriptor, end_of_line(descriptor, found, size)), b"")
-        for record in records(line, []):
+        line = next(read_lines_backwards(descriptor, find_line_end(descriptor, found, size)), b"")
+        for record in decode_lines(line, []):
             if isinstance(record, MessageRecord) and record.key == key:
                 return record.run
         size = found  # a text that only looks like it
     return ""
 
 
-def field_text(name: str, value: str) -> bytes:
+def encode_field(name: str, value: str) -> bytes:
     """How a field stands in a line. Inside a JSON string its quotes would be escaped."""
     return b'"%s":%s' % (name.encode(), msgspec.json.encode(value))
 
@@ -96,7 +96,7 @@ def find_last(descriptor: int, size: int, needle: bytes) -> int | None:
     """Where the needle stands last."""
     end = size
     while end > 0:
-        start = max(0, end - SLICE)
+        start = max(0, end - SLICE_BYTES)
         data = read_range(descriptor, start, min(size, end + len(needle) - 1))
         at = data.rfind(needle)
         if at >= 0:
@@ -105,10 +105,10 @@ def find_last(descriptor: int, size: int, needle: bytes) -> int | None:
     return None
 
 
-def end_of_line(descriptor: int, at: int, size: int) -> int:
+def find_line_end(descriptor: int, at: int, size: int) -> int:
     """Where the line ends that has this place, its line feed not counted."""
     while at < size:
-        data = read_range(descriptor, at, min(size, at + BLOCK))
+        data = read_range(descriptor, at, min(size, at + BLOCK_BYTES))
         found = data.find(b"\n")
         if found >= 0:
             return at + found
@@ -118,7 +118,7 @@ def end_of_line(descriptor: int, at: int, size: int) -> int:
     return size
 
 
-def lines_backwards(descriptor: int, end: int, length: int = BLOCK) -> Iterator[bytes]:
+def read_lines_backwards(descriptor: int, end: int, length: int = BLOCK_BYTES) -> Iterator[bytes]:
     """The lines that end at `end` and before, the last one first."""
     rest = b""
     while end > 0:
@@ -128,6 +128,6 @@ def lines_backwards(descriptor: int, end: int, length: int = BLOCK) -> Iterator[
         yield from reversed(whole)
         rest = first
         end = start
-        length = max(BLOCK, 2 * len(rest))  # a long line is not put together from many pieces
+        length = max(BLOCK_BYTES, 2 * len(rest))  # a long line is not put together from many pieces
     if rest:
         yield rest

@@ -23,12 +23,12 @@ from .errors import StorageError
 log = logging.getLogger(__name__)
 
 # From here on one flush of everything is cheaper than one of each.
-MANY = 8
+MIN_FOR_SHARED_FLUSH = 8
 # Logs whose last checksum is remembered; that of another one is read from its end.
-REMEMBERED = 4096
+MAX_REMEMBERED_SUMS = 4096
 
 
-class Append(msgspec.Struct, eq=False):
+class AppendJob(msgspec.Struct, eq=False):
     """Lines for one log, and who waits for them."""
 
     name: str
@@ -41,16 +41,16 @@ class Append(msgspec.Struct, eq=False):
     error: Exception | None = None
 
 
-class Scribe:
+class LogWriter:
     """Started by its first append. `flush` False leaves it to the system when to write."""
 
     def __init__(self, directory: Path, *, flush: bool = True) -> None:
         self._directory = directory
         self._flush = flush
-        self._waiting: deque[Append] = deque()
+        self._jobs: deque[AppendJob] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._is_closing = False
         # By log: its size, and the checksum of its last line. Used by the thread alone.
         self._last_sums: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self.appends = 0
@@ -71,61 +71,61 @@ class Scribe:
         With `seal` each line, which is a JSON object then, gets its checksums.
         """
         loop = asyncio.get_running_loop()
-        job = Append(name, data, create, loop.create_future(), seal, suffix, durable)
+        job = AppendJob(name, data, create, loop.create_future(), seal, suffix, durable)
         with self._wake:
-            if self._closing:
+            if self._is_closing:
                 job.done.set_exception(StorageError("storage is closed"))
                 return job.done
-            self._waiting.append(job)
+            self._jobs.append(job)
             self._wake.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="scribe", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name="scribe", daemon=True)
             self._thread.start()
         return job.done
 
     async def close(self) -> None:
         """What was given before is kept."""
         with self._wake:
-            self._closing = True
+            self._is_closing = True
             self._wake.notify()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     # ── In the thread ───────────────────────────────────────────────────────────────────────
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         while True:
             with self._wake:
-                while not self._waiting and not self._closing:
+                while not self._jobs and not self._is_closing:
                     self._wake.wait()
-                if not self._waiting:
+                if not self._jobs:
                     return
-                jobs = list(self._waiting)
-                self._waiting.clear()
+                jobs = list(self._jobs)
+                self._jobs.clear()
             try:
                 self._write(jobs)
             except BaseException as error:
                 # Nobody may wait for ever, whatever happened here.
                 log.exception("the scribe failed")
                 for job in jobs:
-                    job.error = job.error or failed(job.name, error)
-            self._report(jobs)
+                    job.error = job.error or to_write_error(job.name, error)
+            self._report_results(jobs)
 
-    def _write(self, jobs: list[Append]) -> None:
-        logs: dict[str, list[Append]] = {}
+    def _write(self, jobs: list[AppendJob]) -> None:
+        logs: dict[str, list[AppendJob]] = {}
         for job in jobs:
             group = logs.setdefault(job.name, [])
             if job.create and group:
-                fail([job], FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
+                fail_jobs([job], FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)))
             else:
                 group.append(job)
-        written: list[tuple[int, int, list[Append]]] = []  # descriptor, size before, jobs
+        written: list[tuple[int, int, list[AppendJob]]] = []  # descriptor, size before, jobs
         try:
             for name, group in logs.items():
                 try:
                     written.append(self._append(name, group))
                 except OSError as error:
-                    fail(group, error)
+                    fail_jobs(group, error)
             self.appends += len(jobs)
             if self._flush:
                 self._flush_all(written)
@@ -133,7 +133,7 @@ class Scribe:
             for descriptor, _, _ in written:
                 os.close(descriptor)
 
-    def _append(self, name: str, group: list[Append]) -> tuple[int, int, list[Append]]:
+    def _append(self, name: str, group: list[AppendJob]) -> tuple[int, int, list[AppendJob]]:
         path = self._directory / f"{name}{group[0].suffix}"
         create = group[0].create
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
@@ -143,12 +143,12 @@ class Scribe:
         descriptor = os.open(path, flags, 0o600)
         before = os.fstat(descriptor).st_size
         try:
-            write_all(descriptor, self._sealed(name, path, before, group))
+            write_all(descriptor, self._seal_jobs(name, path, before, group))
             if create and self._flush:
                 flush_directory(self._directory)
         except OSError:
             self._last_sums.pop(name, None)
-            undo(descriptor, before)
+            truncate_back(descriptor, before)
             os.close(descriptor)
             if create:
                 with contextlib.suppress(OSError):
@@ -156,13 +156,13 @@ class Scribe:
             raise
         return descriptor, before, group
 
-    def _sealed(self, name: str, path: Path, before: int, group: list[Append]) -> bytes:
+    def _seal_jobs(self, name: str, path: Path, before: int, group: list[AppendJob]) -> bytes:
         """The data of all jobs, each line with its checksums where a job asks for them."""
         if not any(job.seal for job in group):
             return b"".join(job.data for job in group)
         size, last = self._last_sums.pop(name, (-1, b""))
         if size != before:  # not remembered, or somebody else changed the log
-            last = logs.last_link(path, before) if before else b""
+            last = logs.read_last_link(path, before) if before else b""
         pieces: list[bytes] = []
         for job in group:
             data = job.data
@@ -172,7 +172,7 @@ class Scribe:
         sealed = b"".join(pieces)
         if all(job.seal for job in group):
             self._last_sums[name] = (before + len(sealed), last)
-            if len(self._last_sums) > REMEMBERED:
+            if len(self._last_sums) > MAX_REMEMBERED_SUMS:
                 self._last_sums.popitem(last=False)
         return sealed
 
@@ -182,9 +182,9 @@ class Scribe:
             if self._flush:
                 flush_directory(self._directory.parent)
 
-    def _flush_all(self, written: list[tuple[int, int, list[Append]]]) -> None:
+    def _flush_all(self, written: list[tuple[int, int, list[AppendJob]]]) -> None:
         written = [entry for entry in written if any(job.durable for job in entry[2])]
-        if len(written) >= MANY and (flush := file_system_flush()) is not None:
+        if len(written) >= MIN_FOR_SHARED_FLUSH and (flush := file_system_flush()) is not None:
             try:
                 flush(written[0][0])
                 self.flushes += 1
@@ -197,20 +197,20 @@ class Scribe:
                 self.flushes += 1
             except OSError as error:
                 self._last_sums.pop(group[0].name, None)
-                undo(descriptor, before)
-                fail(group, error)
+                truncate_back(descriptor, before)
+                fail_jobs(group, error)
 
-    def _report(self, jobs: list[Append]) -> None:
+    def _report_results(self, jobs: list[AppendJob]) -> None:
         """One call into each loop, however many wait there."""
-        loops: dict[asyncio.AbstractEventLoop, list[Append]] = {}
+        loops: dict[asyncio.AbstractEventLoop, list[AppendJob]] = {}
         for job in jobs:
             loops.setdefault(job.done.get_loop(), []).append(job)
         for loop, waiting in loops.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, waiting)
+                loop.call_soon_threadsafe(resolve_jobs, waiting)
 
 
-def settle(jobs: list[Append]) -> None:
+def resolve_jobs(jobs: list[AppendJob]) -> None:
     for job in jobs:
         if job.done.done():
             continue  # whoever waited was cancelled
@@ -220,12 +220,12 @@ def settle(jobs: list[Append]) -> None:
             job.done.set_exception(job.error)
 
 
-def fail(group: list[Append], error: OSError) -> None:
+def fail_jobs(group: list[AppendJob], error: OSError) -> None:
     for job in group:
-        job.error = failed(job.name, error)
+        job.error = to_write_error(job.name, error)
 
 
-def failed(name: str, error: BaseException) -> StorageError:
+def to_write_error(name: str, error: BaseException) -> StorageError:
     if isinstance(error, FileNotFoundError):
         return StorageError(f"the log {name} is gone; say it again to begin a new one")
     reason = getattr(error, "strerror", None) or error
@@ -238,7 +238,7 @@ def write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def undo(descriptor: int, size: int) -> None:
+def truncate_back(descriptor: int, size: int) -> None:
     """Takes back what was written of lines that could not be kept."""
     with contextlib.suppress(OSError):  # then the half line is cut when the log is next opened
         os.ftruncate(descriptor, size)

@@ -7,16 +7,24 @@ not at all; that reading sees all that was appended before; and that nothing els
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from .acceptance import Accepted
+from .acceptance import AcceptedMessage
 from .agent import Agent
 from .errors import StorageError
-from .following import Changes, Followed, Place
-from .records import Archive, MessageRecord, Meta, Page, Pair, Record, Stored
+from .following import LogChanges, RecordSlice, WindowRequest
+from .records import (
+    Archive,
+    ConversationMeta,
+    MessagePage,
+    MessageRecord,
+    Pair,
+    Record,
+    StoredConversation,
+)
 
-Stamp = tuple[int, int] | None  # which conversation, and how far it goes
+ConversationVersion = tuple[int, int] | None  # which conversation, and how far it goes
 
 
-class Claim(Protocol):
+class TurnClaim(Protocol):
     """A turn's place in the line of all processes that share a storage."""
 
     async def is_free(self) -> bool:
@@ -24,11 +32,11 @@ class Claim(Protocol):
         storage: `reach` does."""
         ...
 
-    async def reach(self) -> Stamp:
+    async def acquire(self) -> ConversationVersion:
         """Waits for its turn. Raises StorageError."""
         ...
 
-    def leave(self) -> Stamp:
+    def release(self) -> ConversationVersion:
         """Its turn is over, or it does not want it any more."""
         ...
 
@@ -38,7 +46,7 @@ class Storage(Protocol):
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> Claim | None:
+    def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> TurnClaim | None:
         """A place in line for a turn, at once; None where nobody else can have one.
 
         It is the last one, or with `first` the one after whoever has their turn now. Another stamp
@@ -48,7 +56,7 @@ class Storage(Protocol):
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
-    async def load(self, pair: Pair) -> Stored | None:
+    async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
         """What follows the last marker; None when there is no such conversation.
 
         Mends what a crash left, so only the conversation's owner may call it, while it appends
@@ -57,7 +65,7 @@ class Storage(Protocol):
         """
         ...
 
-    async def read(self, pair: Pair) -> Stored | None:
+    async def read_conversation(self, pair: Pair) -> StoredConversation | None:
         """The same, for anybody at any time."""
         ...
 
@@ -70,9 +78,9 @@ class Storage(Protocol):
         """
         ...
 
-    async def meta(self, pair: Pair) -> Meta | None: ...
+    async def read_meta(self, pair: Pair) -> ConversationMeta | None: ...
 
-    async def page(self, pair: Pair, offset: int, limit: int) -> Page | None:
+    async def read_page(self, pair: Pair, offset: int, limit: int) -> MessagePage | None:
         """Messages from the one with id `offset` on, compacted ones too, at most `limit`."""
         ...
 
@@ -81,60 +89,62 @@ class Storage(Protocol):
         it is in the log. Empty when there is none."""
         ...
 
-    async def read_records(self, pair: Pair, position: int, limit: int) -> Followed | None:
+    async def read_records(self, pair: Pair, position: int, limit: int) -> RecordSlice | None:
         """As `follow` for one conversation, with traces."""
         ...
 
-    async def archives(self, pair: Pair) -> list[Archive] | None:
+    async def list_archives(self, pair: Pair) -> list[Archive] | None:
         """What was compacted, oldest first."""
         ...
 
-    async def conversations(self, agent: str = "", sender: str = "") -> list[tuple[str, Meta]]:
+    async def list_conversations(
+        self, agent: str = "", sender: str = ""
+    ) -> list[tuple[str, ConversationMeta]]:
         """Handle and meta of all, or of those that match exactly."""
         ...
 
-    async def resolve(self, handle: str) -> Pair | None:
+    async def resolve_handle(self, handle: str) -> Pair | None:
         """Whose conversation a handle stands for. Any text may be asked about."""
         ...
 
-    async def delete(self, pair: Pair) -> bool:
+    async def delete_conversation(self, pair: Pair) -> bool:
         """Removes all of it; False when there was none."""
         ...
 
     # ── Accepted texts ──────────────────────────────────────────────────────────────────────
 
-    async def accept(self, entry: Accepted) -> None:
+    async def accept_message(self, entry: AcceptedMessage) -> None:
         """Keeps a text that may be acknowledged before it is in its log. Kept for good when it
         returns. Cancelled, it may or may not have been."""
         ...
 
-    async def withdraw(self, entries: Sequence[Accepted]) -> None:
+    async def withdraw_messages(self, entries: Sequence[AcceptedMessage]) -> None:
         """They are not to come into the log any more: whoever said it took it back."""
         ...
 
-    def abandon(self, entries: Sequence[Accepted]) -> None:
+    def abandon_messages(self, entries: Sequence[AcceptedMessage]) -> None:
         """Their runs are over without having appended them: the next `load` does."""
         ...
 
-    async def unsettled(self) -> list[Pair]:
+    async def list_unsettled(self) -> list[Pair]:
         """Conversations with accepted texts that only `load` can settle now: their process died,
         or they were abandoned."""
         ...
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
-    async def versions(self) -> dict[str, int]:
+    async def read_versions(self) -> dict[str, int]:
         """By handle, of the log of every conversation: a number that is another one as soon as the
         log is."""
         ...
 
-    async def changes(self, since: str) -> Changes | None:
+    async def read_changes(self, since: str) -> LogChanges | None:
         """What was changed since, by whomever. None where only `versions` can tell."""
         ...
 
-    async def follow(
+    async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
-    ) -> list[Followed | StorageError | None]:
+    ) -> list[RecordSlice | StorageError | None]:
         """Of each log, by handle, what was appended after its position, traces left out, in about
         `limit` bytes. One that cannot be read does not keep the others from it.
 
@@ -144,7 +154,9 @@ class Storage(Protocol):
         """
         ...
 
-    async def windows(self, places: Sequence[Place]) -> list[tuple[MessageRecord, ...]]:
+    async def read_windows(
+        self, places: Sequence[WindowRequest]
+    ) -> list[tuple[MessageRecord, ...]]:
         """Of each place its message and those around it, as far as they are not too large.
 
         Without the message itself, if it is not there any more, there is nothing around it.
@@ -153,11 +165,11 @@ class Storage(Protocol):
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
-    async def agents(self) -> tuple[list[Agent], dict[str, str]]:
+    async def list_agents(self) -> tuple[list[Agent], dict[str, str]]:
         """All that can be used, and for each that cannot, by name, a sentence why."""
         ...
 
-    async def agent(self, name: str) -> Agent | None:
+    async def load_agent(self, name: str) -> Agent | None:
         """Raises AgentError when it is there and cannot be used."""
         ...
 
@@ -169,11 +181,11 @@ class Storage(Protocol):
 
     # ── Configuration ───────────────────────────────────────────────────────────────────────
 
-    async def config(self) -> dict[str, Any]:
+    async def read_config(self) -> dict[str, Any]:
         """The configuration as a document, read anew."""
         ...
 
-    async def configure(self, section: str, key: str, value: Any) -> None:
+    async def set_config_value(self, section: str, key: str, value: Any) -> None:
         """Changes one key and nothing else."""
         ...
 

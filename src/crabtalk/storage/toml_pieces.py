@@ -10,7 +10,7 @@ import msgspec
 Keys = tuple[str | int, ...]  # a number after the name of an array of tables says which
 
 
-class Piece(msgspec.Struct):
+class TomlStatement(msgspec.Struct):
     """A header or a key with the comments right above it, or what stands between those."""
 
     text: str
@@ -32,36 +32,36 @@ TOKEN = re.compile(
     ''',
     re.DOTALL | re.VERBOSE,
 )
-START = re.compile(r"""(?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*=[ \t]*""")
+KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*=[ \t]*""")
 
 
-def pieces(text: str) -> list[Piece]:
-    found: list[Piece] = []
+def parse_statements(text: str) -> list[TomlStatement]:
+    found: list[TomlStatement] = []
     above = ""
     section: Keys = ()
     counts: dict[Keys, int] = {}
-    for statement in statements(text):
+    for statement in split_statements(text):
         bare = statement.strip()
         if bare.startswith("#"):
             above += statement
             continue
         if not bare:
-            found.append(Piece(above + statement, "between", section, section))
+            found.append(TomlStatement(above + statement, "between", section, section))
         elif bare.startswith("["):
-            section = table_named(statement, counts)
-            release(found, section)
-            found.append(Piece(statement, "header", section, section, above))
+            section = find_opened_table(statement, counts)
+            detach_comments(found, section)
+            found.append(TomlStatement(statement, "header", section, section, above))
         else:
-            path = (*section, *keys_in(f"{up_to_value(statement)}0")[0])
-            found.append(Piece(statement, "key", path, section, above))
+            path = (*section, *parse_key(f"{text_before_value(statement)}0")[0])
+            found.append(TomlStatement(statement, "key", path, section, above))
         above = ""
     if above:
-        found.append(Piece(above, "between", section, section))
-    release(found, ())
+        found.append(TomlStatement(above, "between", section, section))
+    detach_comments(found, ())
     return found
 
 
-def release(found: list[Piece], following: Keys) -> None:
+def detach_comments(found: list[TomlStatement], following: Keys) -> None:
     """Comments that stand apart between a hook or server and the next outlive both."""
     for before, piece in zip(reversed(found[:-1]), reversed(found), strict=False):
         if not piece.kind == before.kind == "between":
@@ -70,7 +70,7 @@ def release(found: list[Piece], following: Keys) -> None:
             piece.path = piece.section = ()
 
 
-def statements(text: str) -> Iterator[str]:
+def split_statements(text: str) -> Iterator[str]:
     depth = start = 0
     for token in TOKEN.finditer(text):
         if token[0] in "[{":
@@ -84,7 +84,7 @@ def statements(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def keys_in(statement: str) -> tuple[list[str], Any]:
+def parse_key(statement: str) -> tuple[list[str], Any]:
     """The parts of its only key, and what that holds."""
     keys: list[str] = []
     value: Any = tomllib.loads(statement)
@@ -94,15 +94,15 @@ def keys_in(statement: str) -> tuple[list[str], Any]:
     return keys, value
 
 
-def up_to_value(statement: str) -> str:
+def text_before_value(statement: str) -> str:
     """A key, and all up to its value."""
-    match = START.match(statement)
+    match = KEY_AND_EQUALS.match(statement)
     return match[0] if match else ""
 
 
-def table_named(header: str, counts: dict[Keys, int]) -> Keys:
+def find_opened_table(header: str, counts: dict[Keys, int]) -> Keys:
     """The table a header opens. `counts` says how far each array of tables has come."""
-    keys, value = keys_in(header)
+    keys, value = parse_key(header)
     path: Keys = ()
     for key in keys[:-1]:
         path = (*path, key)

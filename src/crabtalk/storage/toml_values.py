@@ -6,25 +6,25 @@ from typing import Any
 
 import msgspec
 
-from .toml_pieces import TOKEN, Keys, up_to_value
+from .toml_pieces import TOKEN, Keys, text_before_value
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 UNSAFE_IN_LINES = re.compile(r'[\x00-\x08\x0b-\x1f\x7f\\]|"(?="")|"\Z')
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def with_value(statement: str, keys: Keys, old: Any, new: Any) -> str:
+def replace_value(statement: str, keys: Keys, old: Any, new: Any) -> str:
     """The statement with another value, and the spacing and comments it had."""
     if isinstance(old, list | dict):
-        return with_entries(statement, keys, old, new)
-    before = up_to_value(statement)
+        return replace_entries(statement, keys, old, new)
+    before = text_before_value(statement)
     rest = statement.removeprefix(before)
     string = TOKEN.match(rest) if rest[0] in "\"'" else None
     end = string.end() if string else len(rest.split("#")[0].rstrip())
-    return f"{before}{written(new, multiline=True)}{rest[end:]}"
+    return f"{before}{render_value(new, multiline=True)}{rest[end:]}"
 
 
-def with_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
+def replace_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
     import tomlkit  # only those who need it pay for it
     from tomlkit.exceptions import TOMLKitError
 
@@ -33,25 +33,25 @@ def with_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
         table = document
         for key in keys[:-1]:
             table = table[key]
-        amend(table, keys[-1], old, new)
+        amend_value(table, keys[-1], old, new)
         text = tomlkit.dumps(document)
         value: Any = tomllib.loads(text)
         for key in keys:
             value = value[key]
-        if same(value, new):
+        if is_same_value(value, new):
             return text
     except (TOMLKitError, ValueError):
         pass
     # Commas at the start of lines are beyond tomlkit, for one. Better no comment than no change.
-    return f"{up_to_value(statement)}{written(new)}\n"
+    return f"{text_before_value(statement)}{render_value(new)}\n"
 
 
-def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
+def amend_value(holder: Any, key: Any, old: Any, new: Any) -> None:
     """Changes a tomlkit value, and of lists and tables only the entries that differ."""
     import tomlkit
     from tomlkit.items import InlineTable
 
-    if same(old, new):
+    if is_same_value(old, new):
         return
     if isinstance(old, list) and isinstance(new, list):
         amend_list(holder[key], old, new)
@@ -61,17 +61,17 @@ def amend(holder: Any, key: Any, old: Any, new: Any) -> None:
         if is_one_line and old.keys() != new.keys():
             # It has no comments to lose, and tomlkit leaves gaps where entries come and go.
             in_order = {name: new[name] for name in (*old, *new) if name in new}
-            holder[key] = tomlkit.value(written(in_order))
+            holder[key] = tomlkit.value(render_value(in_order))
             return
         for name in old.keys() - new.keys():
             del table[name]
         for name, value in new.items():
             if name in old:
-                amend(table, name, old[name], value)
+                amend_value(table, name, old[name], value)
             else:
-                table[name] = tomlkit.value(written(value))
+                table[name] = tomlkit.value(render_value(value))
     else:
-        holder[key] = tomlkit.value(written(new))
+        holder[key] = tomlkit.value(render_value(new))
 
 
 def amend_list(array: Any, old: list[Any], new: list[Any]) -> None:
@@ -86,46 +86,49 @@ def amend_list(array: Any, old: list[Any], new: list[Any]) -> None:
     for tag, start, end, first, last in reversed(matcher.get_opcodes()):
         if tag == "equal":
             for offset in range(end - start):
-                amend(array, start + offset, old[start + offset], new[first + offset])
+                amend_value(array, start + offset, old[start + offset], new[first + offset])
             continue
         del array[start:end]
         for value in reversed(new[first:last]):
-            array.insert(start, tomlkit.value(written(value)))
+            array.insert(start, tomlkit.value(render_value(value)))
 
 
-def written(value: Any, *, multiline: bool = False) -> str:
+def render_value(value: Any, *, multiline: bool = False) -> str:
     """A value as TOML; where there is room for it, text of many lines as such."""
     match value:
         case bool():
             return str(value).lower()
         case str() if multiline and "\n" in value:
-            return f'"""\n{UNSAFE_IN_LINES.sub(escaped, value)}"""'
+            return f'"""\n{UNSAFE_IN_LINES.sub(escape_character, value)}"""'
         case str():
-            return f'"{UNSAFE.sub(escaped, value)}"'
+            return f'"{UNSAFE.sub(escape_character, value)}"'
         case list():
-            return f"[{', '.join(map(written, value))}]"
+            return f"[{', '.join(map(render_value, value))}]"
         case dict():
-            entries = [f"{dotted((key,))} = {written(entry)}" for key, entry in value.items()]
+            entries = [
+                f"{render_dotted_key((key,))} = {render_value(entry)}"
+                for key, entry in value.items()
+            ]
             return f"{{ {', '.join(entries)} }}" if entries else "{}"
     return value.isoformat() if hasattr(value, "isoformat") else repr(value)
 
 
-def escaped(match: re.Match[str]) -> str:
+def escape_character(match: re.Match[str]) -> str:
     return ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
-def dotted(path: Keys) -> str:
+def render_dotted_key(path: Keys) -> str:
     return ".".join(
-        key if re.fullmatch("[A-Za-z0-9_-]+", key) else written(key)
+        key if re.fullmatch("[A-Za-z0-9_-]+", key) else render_value(key)
         for key in path
         if isinstance(key, str)
     )
 
 
-def same(left: Any, right: Any) -> bool:
+def is_same_value(left: Any, right: Any) -> bool:
     """Unlike ==, tells true from 1 and 1 from 1.0."""
-    return left is right or exact(left) == exact(right)
+    return left is right or encode_exact(left) == encode_exact(right)
 
 
-def exact(value: Any) -> bytes:
+def encode_exact(value: Any) -> bytes:
     return msgspec.json.encode(value, order="deterministic")

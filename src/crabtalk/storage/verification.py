@@ -13,21 +13,21 @@ from typing import Literal, NamedTuple
 
 from crabtalk.model.messages import Value
 
-from .checksums import check_sum, is_link, is_sealed, link_of, prev_of
+from .checksums import check_sum, is_link, is_sealed, read_link, read_prev
 from .log import open_log
-from .records import decode
+from .records import decode_record
 
 Fault = Literal["changed", "unreadable", "cut", "moved", "foreign", "repeated", "missing"]
 
 # What a damaged line may still tell.
-ID = re.compile(rb'"id":(\d{1,16}),"at":"([^"]{1,40})"')
-TIME = re.compile(rb'"(?:at|archived_at|updated_at)":"([^"]{1,40})"')
+MESSAGE_ID = re.compile(rb'"id":(\d{1,16}),"at":"([^"]{1,40})"')
+TIMESTAMP = re.compile(rb'"(?:at|archived_at|updated_at)":"([^"]{1,40})"')
 # A line that is being written is looked at again, this often and after so many seconds.
 ATTEMPTS = 3
 PAUSE = 0.05
 
 
-class Damage(Value, frozen=True):
+class LogDamage(Value, frozen=True):
     """What is wrong with a line. `message_id` and `at` are what the line says, if it still does."""
 
     line: int  # counted from 1
@@ -37,7 +37,7 @@ class Damage(Value, frozen=True):
     at: str = ""
 
 
-class Line(NamedTuple):
+class ExaminedLine(NamedTuple):
     number: int
     prev: bytes | None
     link: bytes
@@ -46,9 +46,9 @@ class Line(NamedTuple):
     at: str
 
 
-def verify_log(path: Path) -> list[Damage]:
+def verify_log(path: Path) -> list[LogDamage]:
     """Raises OSError. Takes one pass and little memory when nothing is wrong."""
-    found: list[Damage] = []
+    found: list[LogDamage] = []
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE)
@@ -67,12 +67,12 @@ def is_intact(path: Path) -> bool:
             if not line.endswith(b"\n"):
                 return False
             line = line[:-1]
-            if fault_of(line) is not None:
+            if find_fault(line) is not None:
                 return False
             if before:
                 if not is_link(before, line) or (is_sealed(before) and not is_sealed(line)):
                     return False
-            elif prev_of(line):
+            elif read_prev(line):
                 return False
             before = line or before
     return True
@@ -85,20 +85,20 @@ def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def examine_line(number: int, line: bytes) -> Line:
+def examine_line(number: int, line: bytes) -> ExaminedLine:
     whole = line.removesuffix(b"\n")
-    fault = fault_of(whole)
+    fault = find_fault(whole)
     if not line.endswith(b"\n") and fault is not None:
         fault = "cut"
     message_id, at = None, ""
-    if (found := ID.search(whole)) is not None:
+    if (found := MESSAGE_ID.search(whole)) is not None:
         message_id, at = int(found[1]), found[2].decode(errors="replace")
-    elif (said := TIME.search(whole)) is not None:
+    elif (said := TIMESTAMP.search(whole)) is not None:
         at = said[1].decode(errors="replace")
-    return Line(number, prev_of(whole), link_of(whole), fault, message_id, at)
+    return ExaminedLine(number, read_prev(whole), read_link(whole), fault, message_id, at)
 
 
-def fault_of(line: bytes) -> Fault | None:
+def find_fault(line: bytes) -> Fault | None:
     """What is wrong with a line by itself."""
     try:
         check_sum(line)
@@ -107,21 +107,21 @@ def fault_of(line: bytes) -> Fault | None:
     if not line or is_sealed(line):
         return None
     try:
-        decode(line)
+        decode_record(line)
     except ValueError:
         return "unreadable"
     return None
 
 
-def find_damage(lines: list[Line]) -> list[Damage]:
+def find_damage(lines: list[ExaminedLine]) -> list[LogDamage]:
     """Follows the links. `head` is the link of the last line that is in its place, None after a
     line that is damaged, whose own link is not to be trusted."""
     places = {line.link: line for line in reversed(lines) if line.fault is None}
     followers = {line.prev: line for line in reversed(lines) if line.prev is not None}
-    covered = covered_lines(lines)
-    aside: dict[bytes, Line] = {}  # lines that were moved, by what they follow
+    covered = find_covered_lines(lines)
+    aside: dict[bytes, ExaminedLine] = {}  # lines that were moved, by what they follow
     strangers: set[bytes] = set()  # links of lines that are not of this log
-    found: list[Damage] = []
+    found: list[LogDamage] = []
     head: bytes | None = b""
     has_seals = False
     last = 0
@@ -161,14 +161,14 @@ def find_damage(lines: list[Line]) -> list[Damage]:
     return found
 
 
-def is_after(other: Line | None, line: Line) -> bool:
+def is_after(other: ExaminedLine | None, line: ExaminedLine) -> bool:
     return other is not None and other.fault is None and other.number > line.number
 
 
-def covered_lines(lines: list[Line]) -> set[int]:
+def find_covered_lines(lines: list[ExaminedLine]) -> set[int]:
     """Lines without seals that an older version added: the sealed line after refers to them."""
     found: set[int] = set()
-    following: Line | None = None
+    following: ExaminedLine | None = None
     for line in reversed(lines):
         is_old = line.prev is None and line.fault is None
         is_linked = following is not None and (
@@ -191,10 +191,10 @@ SENTENCES: dict[Fault, str] = {
 }
 
 
-def to_damage(line: Line, fault: Fault, reason: str = "") -> Damage:
+def to_damage(line: ExaminedLine, fault: Fault, reason: str = "") -> LogDamage:
     known = "" if line.message_id is None else f"message {line.message_id}"
     known += f"{' of ' if known else ''}{line.at}" if line.at else ""
     which = f"line {line.number} ({known})" if known else f"line {line.number}"
     gap = " " if fault == "missing" else ": "
     text = f"{which} {SENTENCES[fault]}{gap if reason else ''}{reason}"
-    return Damage(line.number, fault, text, line.message_id, line.at)
+    return LogDamage(line.number, fault, text, line.message_id, line.at)

@@ -2,48 +2,48 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
-    from .files import remove_leftovers, replace_file
-    from .limits import Limits
-    from .link import Link
-    from .listener import Door, Listener, Statistics
+    from .files import remove_stale_temporary_files, replace_file
+    from .limits import TransportLimits
+    from .link import FramedConnection
+    from .listener import Listener, ListenerStatistics, ListenOptions
     from .run_files import RunFiles, default_home
-    from .tcp import DEFAULT_PORT, TcpAddress, listen_tcp, server_tls
-    from .unix import listen_unix, peer_uid
+    from .tcp import DEFAULT_PORT, TcpAddress, listen_tcp, load_server_tls
+    from .unix import listen_unix, read_peer_uid
 
 __all__ = [
     "DEFAULT_PORT",
-    "Door",
     "Endpoint",
-    "Limits",
-    "Link",
+    "FramedConnection",
+    "ListenOptions",
     "Listener",
+    "ListenerStatistics",
     "RunFiles",
-    "Statistics",
     "TcpAddress",
+    "TransportLimits",
     "default_home",
     "listen_tcp",
     "listen_unix",
-    "peer_uid",
-    "remove_leftovers",
+    "load_server_tls",
+    "read_peer_uid",
+    "remove_stale_temporary_files",
     "replace_file",
-    "server_tls",
 ]
 
 # Imported on first use: whoever replaces a file needs no wire, and a client no listener.
-__getattr__ = late(
+__getattr__ = load_lazily(
     __name__,
     {
         "endpoint": ("Endpoint",),
-        "files": ("remove_leftovers", "replace_file"),
-        "limits": ("Limits",),
-        "link": ("Link",),
-        "listener": ("Door", "Listener", "Statistics"),
+        "files": ("remove_stale_temporary_files", "replace_file"),
+        "limits": ("TransportLimits",),
+        "link": ("FramedConnection",),
+        "listener": ("ListenOptions", "Listener", "ListenerStatistics"),
         "run_files": ("RunFiles", "default_home"),
-        "tcp": ("DEFAULT_PORT", "TcpAddress", "listen_tcp", "server_tls"),
-        "unix": ("listen_unix", "peer_uid"),
+        "tcp": ("DEFAULT_PORT", "TcpAddress", "listen_tcp", "load_server_tls"),
+        "unix": ("listen_unix", "read_peer_uid"),
     },
 )

@@ -26,269 +26,279 @@ from crabtalk.protocol import (
     ConnectionClosedError,
     FrameDecoder,
     FrameTooLargeError,
-    Reply,
+    ReplyField,
+    ReplyShape,
     RequestError,
     Route,
-    Shape,
     TooLargeError,
     TooManyRequestsError,
     UnauthorizedError,
     UnavailableError,
     encode_reply,
-    error_message,
-    read_parts,
+    parse_request_in_slices,
+    to_error_message,
     wire,
 )
 
-from .link import Link
-from .side_requests import SideRequest, SideRequests, find_conversation
+from .link import FramedConnection
+from .side_requests import ConcurrentRequest, ConcurrentRequests, get_conversation_key
 
 if TYPE_CHECKING:
-    from .listener import Door, Listener
+    from .listener import Listener, ListenOptions
 
 log = logging.getLogger(__name__)
 
 # A caller that has not shown its token may send a greeting, not a burden.
-HELLO_FRAME = 4 * 1024
+MAX_HELLO_FRAME = 4 * 1024
 # Bytes of unanswered requests after which a connection is not read further.
-PIPELINED_BYTES = 256 * 1024
+MAX_PIPELINED_BYTES = 256 * 1024
 # Answers given in a row before others get their turn: about a millisecond of pings.
 ANSWERS_IN_A_ROW = 32
 # How long a refused peer's input is swallowed, so that it can read why it was refused: closing a
 # socket with input unread resets it, and a reset destroys the answer.
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 # How often a peer that is not being read is checked for having left.
-LOOK_AFTER_PEER = 1.0
-HAS_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+PEER_CHECK_INTERVAL = 1.0
+HANGUP_EVENTS = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 Frame = bytes | bytearray
 
 
-class Connection(Link):
+class Connection(FramedConnection):
     """One client, from its first byte to the last answer due to it.
 
     It leaves its listener's books when the peer is gone *and* nothing is left to be carried out.
     """
 
     __slots__ = (
-        "_deaf",
-        "_door",
-        "_due",
-        "_ended",
-        "_frames",
-        "_greeted",
-        "_has_refused",
-        "_held",
-        "_last_data",
+        "_concurrent_requests",
+        "_counted_bytes",
+        "_has_sent_refusal",
+        "_hello_deadline",
+        "_ignores_input",
+        "_is_authenticated",
+        "_is_input_ended",
+        "_is_reading",
+        "_last_data_time",
         "_listener",
         "_loop",
-        "_patrol",
+        "_options",
+        "_peer_check_timer",
         "_pending",
         "_pending_bytes",
-        "_piece",
-        "_reading",
-        "_sides",
-        "_task",
+        "_queue_task",
         "_timer",
+        "_undecoded_bytes",
+        "_undecoded_frames",
         "_waiting_bytes",
     )
 
     def __init__(
-        self, listener: "Listener", door: "Door", refusal: RequestError | None = None
+        self, listener: "Listener", door: "ListenOptions", refusal: RequestError | None = None
     ) -> None:
-        self._greeted = door.token is None
-        super().__init__(FrameDecoder(MAX_FRAME if self._greeted else HELLO_FRAME))
+        self._is_authenticated = door.token is None
+        super().__init__(FrameDecoder(MAX_FRAME if self._is_authenticated else MAX_HELLO_FRAME))
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._door = door
+        self._options = door
         # Requests not yet dispatched, in order; a refusal among them ends the connection.
         self._pending: deque[Frame | RequestError] = deque()
         self._pending_bytes = 0
         # What was read and not yet taken apart, once enough requests are pending.
-        self._frames: Iterator[Frame] | None = None
-        self._piece = 0
-        self._held = 0  # our share of the listener's inbound bytes
-        self._task: asyncio.Task[None] | None = None  # answers what is pending
-        self._sides: SideRequests | None = None  # None while there are none
+        self._undecoded_frames: Iterator[Frame] | None = None
+        self._undecoded_bytes = 0
+        self._counted_bytes = 0  # our share of the listener's inbound bytes
+        self._queue_task: asyncio.Task[None] | None = None  # answers what is pending
+        self._concurrent_requests: ConcurrentRequests | None = None  # None while there are none
         self._waiting_bytes = 0  # of side requests that have not begun
-        self._has_refused = False  # the last frame was written
-        self._reading = True
-        self._deaf = False  # what arrives is discarded
-        self._ended = False  # the peer will send nothing more
+        self._has_sent_refusal = False  # the last frame was written
+        self._is_reading = True
+        self._ignores_input = False  # what arrives is discarded
+        self._is_input_ended = False  # the peer will send nothing more
         self._timer: asyncio.TimerHandle | None = None  # until hello, and again while lingering
-        self._patrol: asyncio.TimerHandle | None = None  # while a frame, or reading, is halted
-        self._last_data = 0.0
+        self._peer_check_timer: asyncio.TimerHandle | None = (
+            None  # while a frame, or reading, is halted
+        )
+        self._last_data_time = 0.0
         # From the first moment, so that a TLS handshake uses up the time for the hello.
-        self._due = self._loop.time() + listener.limits.hello_timeout
+        self._hello_deadline = self._loop.time() + listener.limits.hello_timeout
         if refusal is not None:
             self._pending.append(refusal)
-            self._deaf = True
+            self._ignores_input = True
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """One for each request that runs beside the others, and one for the line of the others."""
-        line = [] if self._task is None else [self._task]
-        return line if self._sides is None else [*line, *(side.task for side in self._sides)]
+        line = [] if self._queue_task is None else [self._queue_task]
+        return (
+            line
+            if self._concurrent_requests is None
+            else [*line, *(side.task for side in self._concurrent_requests)]
+        )
 
     @property
-    def halted(self) -> bool:
+    def is_backlogged(self) -> bool:
         """Enough is pending; the rest of what was read waits to be taken apart."""
-        return self._frames is not None
+        return self._undecoded_frames is not None
 
     @property
-    def busy(self) -> bool:
-        return self._is_line_busy or self._sides is not None
+    def is_busy(self) -> bool:
+        return self._is_queue_busy or self._concurrent_requests is not None
 
     @property
-    def _is_line_busy(self) -> bool:
-        return self._task is not None or bool(self._pending) or self.halted
+    def _is_queue_busy(self) -> bool:
+        return self._queue_task is not None or bool(self._pending) or self.is_backlogged
 
     # ── From the transport ──────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._greeted and not self._deaf:
-            self._timer = self._loop.call_at(self._due, self._hello_overdue)
-        self._next()
+        if not self._is_authenticated and not self._ignores_input:
+            self._timer = self._loop.call_at(self._hello_deadline, self._on_hello_timeout)
+        self._start_queue_task()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignores_input:
             return
-        if self._frames is None:
-            self._piece = len(data)
-            self._frames = self.decoder.feed(data)
+        if self._undecoded_frames is None:
+            self._undecoded_bytes = len(data)
+            self._undecoded_frames = self.decoder.feed(data)
         else:  # some transports hand over a last piece after they were paused
-            self._piece += len(data)
-            self._frames = chain(self._frames, self.decoder.feed(data))
-        self._take_apart()
-        self._account()
+            self._undecoded_bytes += len(data)
+            self._undecoded_frames = chain(self._undecoded_frames, self.decoder.feed(data))
+        self._decode_frames()
+        self._update_inbound_bytes()
         if self._listener.inbound_bytes > self._listener.limits.inbound_bytes:
-            self._turn_away(UnavailableError("too many unread requests are held; try again later"))
-        self._last_data = self._loop.time()
-        self._halt_if_full()
-        if self._held and self._patrol is None:
-            self._patrol = self._loop.call_later(LOOK_AFTER_PEER, self._look_after_peer)
-        self._next()
+            self._queue_refusal(
+                UnavailableError("too many unread requests are held; try again later")
+            )
+        self._last_data_time = self._loop.time()
+        self._pause_if_full()
+        if self._counted_bytes and self._peer_check_timer is None:
+            self._peer_check_timer = self._loop.call_later(PEER_CHECK_INTERVAL, self._check_peer)
+        self._start_queue_task()
 
     def eof_received(self) -> bool:
         """Keeps the transport open while answers are due, so that a half-closed peer gets them."""
-        self._ended = True
+        self._is_input_ended = True
         try:
-            self.decoder.end()
+            self.decoder.feed_eof()
         except ConnectionClosedError as error:
-            log.debug("%s: %s", self._door.name, error)
-        self._abandon_streams()
+            log.debug("%s: %s", self._options.name, error)
+        self._cancel_streams()
         # TLS has no half-close: its transport closes whatever is returned here.
-        return self.busy and not self._door.tls
+        return self.is_busy and not self._options.tls
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._ended = True
-        for timer in (self._timer, self._patrol):
+        self._is_input_ended = True
+        for timer in (self._timer, self._peer_check_timer):
             if timer is not None:
                 timer.cancel()
-        if self._frames is None:
+        if self._undecoded_frames is None:
             self.decoder = FrameDecoder()
-        self._account()
-        self._abandon_streams()
-        self._forget_if_done()
+        self._update_inbound_bytes()
+        self._cancel_streams()
+        self._unregister_if_done()
 
     # ── Taking requests in ──────────────────────────────────────────────────────────────────
 
-    def _take_apart(self) -> None:
+    def _decode_frames(self) -> None:
         """Moves frames from what was read to what is pending, up to the bound."""
-        frames = self._frames
+        frames = self._undecoded_frames
         if frames is None:
             return
         try:
             while len(self._pending) < self._listener.limits.pipelined:
                 frame = next(frames, None)
                 if frame is None:
-                    self._frames = None
+                    self._undecoded_frames = None
                     return
-                if not self._greeted and not self._admit(frame):
+                if not self._is_authenticated and not self._authenticate(frame):
                     return
                 self._pending.append(frame)
                 self._pending_bytes += len(frame)
         except FrameTooLargeError as error:
-            if self._greeted:
-                self._turn_away(TooLargeError(f"{error}; the connection is closed"))
+            if self._is_authenticated:
+                self._queue_refusal(TooLargeError(f"{error}; the connection is closed"))
             else:
-                self._turn_away(no_hello())
+                self._queue_refusal(make_hello_required_error())
 
-    def _halt_if_full(self) -> None:
+    def _pause_if_full(self) -> None:
         """Stops reading; unless what comes is discarded anyway, and the end of it is news."""
-        if not self._deaf and (self.halted or self._pending_bytes >= PIPELINED_BYTES):
-            self._read(False)
+        if not self._ignores_input and (
+            self.is_backlogged or self._pending_bytes >= MAX_PIPELINED_BYTES
+        ):
+            self._set_reading(False)
 
-    def _admit(self, frame: Frame) -> bool:
+    def _authenticate(self, frame: Frame) -> bool:
         """The first frame from behind a door with a token must be a hello that shows it."""
         try:
-            message = parse(frame)
+            message = parse_request(frame)
         except DecodeError:
             message = wire.ClientMessage()
         if message.WhichOneof("msg") != "hello":
-            self._turn_away(no_hello())
+            self._queue_refusal(make_hello_required_error())
             return False
         shown = message.hello.token.encode()
-        if not hmac.compare_digest(shown, (self._door.token or "").encode()):
-            self._turn_away(UnauthorizedError("the token is wrong; read run/token again"))
+        if not hmac.compare_digest(shown, (self._options.token or "").encode()):
+            self._queue_refusal(UnauthorizedError("the token is wrong; read run/token again"))
             return False
-        if (refusal := self._listener.welcome(self)) is not None:
-            self._turn_away(refusal)
+        if (refusal := self._listener.admit_authenticated(self)) is not None:
+            self._queue_refusal(refusal)
             return False
-        self._greeted = True
+        self._is_authenticated = True
         self.decoder.limit = MAX_FRAME
         if self._timer is not None:
             self._timer.cancel()
         return True
 
-    def _hello_overdue(self) -> None:
-        if not self._greeted and not self._deaf:
-            self._turn_away(no_hello())
+    def _on_hello_timeout(self) -> None:
+        if not self._is_authenticated and not self._ignores_input:
+            self._queue_refusal(make_hello_required_error())
 
-    def _turn_away(self, refusal: RequestError) -> None:
+    def _queue_refusal(self, refusal: RequestError) -> None:
         """Hear nothing more; answer what came before, then the refusal, then close."""
-        self._deaf = True
-        self._frames = None
+        self._ignores_input = True
+        self._undecoded_frames = None
         self._pending.append(refusal)
         self.decoder = FrameDecoder()
-        self._read(True)
-        self._next()
+        self._set_reading(True)
+        self._start_queue_task()
 
-    def _look_after_peer(self) -> None:
+    def _check_peer(self) -> None:
         """Something is held, or is not being read: is its owner still there, and does it go on?"""
-        self._patrol = None
-        if self.lost or (self._reading and not self._held):
+        self._peer_check_timer = None
+        if self.is_lost or (self._is_reading and not self._counted_bytes):
             return
-        if not self._reading:
+        if not self._is_reading:
             # Not being read, a peer that left is not noticed, and its stream would go on forever.
-            if not self._ended and self._has_left():
-                self._ended = True
-                self._abandon_streams()
+            if not self._is_input_ended and self._is_peer_gone():
+                self._is_input_ended = True
+                self._cancel_streams()
         elif (
-            self.decoder.buffered
-            and self._loop.time() - self._last_data > self._listener.limits.stall_timeout
+            self.decoder.buffered_bytes
+            and self._loop.time() - self._last_data_time > self._listener.limits.stall_timeout
         ):
-            self._turn_away(BadRequestError("a frame was begun and not finished"))
+            self._queue_refusal(BadRequestError("a frame was begun and not finished"))
             return
-        self._patrol = self._loop.call_later(LOOK_AFTER_PEER, self._look_after_peer)
+        self._peer_check_timer = self._loop.call_later(PEER_CHECK_INTERVAL, self._check_peer)
 
-    def _has_left(self) -> bool:
+    def _is_peer_gone(self) -> bool:
         sock = self.transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
             return False
         poll = select.poll()
-        poll.register(sock.fileno(), HAS_LEFT)
+        poll.register(sock.fileno(), HANGUP_EVENTS)
         return bool(poll.poll(0))
 
     # ── Answering ───────────────────────────────────────────────────────────────────────────
 
-    def _next(self) -> None:
-        if self._task is None and self._pending and not self._loop.is_closed():
-            self._task = self._loop.create_task(self._serve())
+    def _start_queue_task(self) -> None:
+        if self._queue_task is None and self._pending and not self._loop.is_closed():
+            self._queue_task = self._loop.create_task(self._answer_pending())
 
-    async def _serve(self) -> None:
+    async def _answer_pending(self) -> None:
         """Answers what is pending, one request after the other, and ends when nothing is.
 
         At a request that runs beside the others, this task goes on with that one alone, and
@@ -298,12 +308,12 @@ class Connection(Link):
         in_a_row = 0
         try:
             while self._pending:
-                await self._answer(self._pending.popleft(), task)
-                if self._task is not task:
+                await self._answer_next(self._pending.popleft(), task)
+                if self._queue_task is not task:
                     return
                 if not self._pending:
-                    self._take_apart()
-                self._account()
+                    self._decode_frames()
+                self._update_inbound_bytes()
                 in_a_row += 1
                 if in_a_row % ANSWERS_IN_A_ROW == 0:
                     await asyncio.sleep(0)
@@ -311,45 +321,47 @@ class Connection(Link):
             log.exception("a connection failed")
             self.abort()
         finally:
-            if self._task is task:
-                self._leave_line()
-            self._rest()
+            if self._queue_task is task:
+                self._hand_over_queue()
+            self._resume_or_close()
 
-    def _leave_line(self) -> None:
+    def _hand_over_queue(self) -> None:
         """The current task answers nothing more of what is pending; a new one does."""
-        self._task = None
+        self._queue_task = None
         if not self._pending:
-            self._take_apart()
-        self._next()
+            self._decode_frames()
+        self._start_queue_task()
 
-    async def _answer(self, item: Frame | RequestError, task: asyncio.Task[None]) -> None:
+    async def _answer_next(self, item: Frame | RequestError, task: asyncio.Task[None]) -> None:
         if isinstance(item, RequestError):
-            self._refuse(item)
+            self._send_refusal(item)
             return
-        self._listener.requests += 1
-        request = await self._request_in(item)
+        self._listener.request_count += 1
+        request = await self._parse_frame(item)
         size = len(item)
         self._pending_bytes -= size
         del item  # the answer may take as long as a turn
-        self._account()
+        self._update_inbound_bytes()
         if isinstance(request, RequestError):
-            await self._write_answer(only(request), None)
+            await self._write_answer(single_error_reply(request), None)
             return
         request_id = request.request_id if request.HasField("request_id") else None
         name = request.WhichOneof("msg")
         route = None if name is None else ROUTES[name]
-        if route is None or not route.runs_beside:
-            answer = self._find_answer(request, Shape.ONE)
+        if route is None or not route.is_concurrent:
+            answer = self._make_answer(request, ReplyShape.ONE)
             del request
             await self._write_answer(answer, request_id)
             return
         limit = self._listener.limits.in_flight
-        if self._sides is not None and len(self._sides) >= limit:
-            await self._write_answer(only(too_many(limit)), request_id)
+        if self._concurrent_requests is not None and len(self._concurrent_requests) >= limit:
+            await self._write_answer(
+                single_error_reply(make_too_many_requests_error(limit)), request_id
+            )
             return
-        await self._answer_beside(request, route, request_id, size, task)
+        await self._answer_concurrently(request, route, request_id, size, task)
 
-    async def _answer_beside(
+    async def _answer_concurrently(
         self,
         request: wire.ClientMessage,
         route: Route,
@@ -358,236 +370,246 @@ class Connection(Link):
         task: asyncio.Task[None],
     ) -> None:
         """Leaves the line to the requests behind this one, and answers it beside them."""
-        sides = self._sides
+        sides = self._concurrent_requests
         if sides is None:
-            sides = self._sides = SideRequests()
-        conversation = find_conversation(route, getattr(request, route.request))
+            sides = self._concurrent_requests = ConcurrentRequests()
+        conversation = get_conversation_key(route, getattr(request, route.request))
         side, before = sides.add(task, route.shape, conversation)
         try:
-            self._leave_line()
-            if not self._is_line_busy:
-                self._read(True)
+            self._hand_over_queue()
+            if not self._is_queue_busy:
+                self._set_reading(True)
             if before is not None:
-                await self._wait_to_begin(before, size)
-            side.has_begun = True
-            answer = self._find_answer(request, route.shape)
+                await self._wait_for_predecessor(before, size)
+            side.has_started = True
+            answer = self._make_answer(request, route.shape)
             del request
             await self._write_answer(answer, request_id, side)
         finally:
             sides.remove(side)
-            if not sides and self._sides is sides:
-                self._sides = None
+            if not sides and self._concurrent_requests is sides:
+                self._concurrent_requests = None
 
-    async def _wait_to_begin(self, before: SideRequest, size: int) -> None:
+    async def _wait_for_predecessor(self, before: ConcurrentRequest, size: int) -> None:
         """Turns of one conversation begin in the order they came. Until then the request counts as
         one that nobody has worked on."""
         self._waiting_bytes += size
-        self._account()
+        self._update_inbound_bytes()
         try:
             await before.wait_for_answer()
         finally:
             self._waiting_bytes -= size
-            self._account()
+            self._update_inbound_bytes()
 
     async def _write_answer(
         self,
-        answer: AsyncGenerator[Reply, None],
+        answer: AsyncGenerator[ReplyField, None],
         request_id: int | None,
-        side: SideRequest | None = None,
+        side: ConcurrentRequest | None = None,
     ) -> None:
         """Writes all of an answer, frame by frame; frames of other answers may come in between."""
-        is_stream = side is not None and side.shape is not Shape.ONE
+        is_stream = side is not None and side.shape is not ReplyShape.ONE
         write = self.write if is_stream else self.write_now
         deadline = self._listener.limits.stall_timeout
         try:
             async with aclosing(answer) as replies:
                 async for field, payload in replies:
                     if side is not None and not side.has_answered:
-                        side.note_answer()
+                        side.mark_answered()
                     frame = encode_reply(field, payload, request_id)
-                    if self._resumed is not None:  # another request filled the transport
-                        await self.breathe(deadline)
-                    if self._has_refused or (self._ended and is_stream):
+                    if self._writable is not None:  # another request filled the transport
+                        await self.flush_and_wait(deadline)
+                    if self._has_sent_refusal or (self._is_input_ended and is_stream):
                         break
                     if write(frame):
-                        await self.breathe(deadline)
+                        await self.flush_and_wait(deadline)
         except FrameTooLargeError as error:
             sentence = f"the answer does not fit: {error}; ask for less of it at a time"
-            self._say(TooLargeError(sentence), request_id)
+            self._send_error(TooLargeError(sentence), request_id)
         except asyncio.CancelledError:
-            if self._listener.draining and not self._ended:
-                self._say(shutting_down(), request_id)
+            if self._listener.is_draining and not self._is_input_ended:
+                self._send_error(make_shutdown_error(), request_id)
             raise
         except ConnectionClosedError as error:
-            log.info("%s: %s", self._door.name, error)
+            log.info("%s: %s", self._options.name, error)
         finally:
             self.flush()
 
-    def _find_answer(
-        self, message: wire.ClientMessage, shape: Shape
-    ) -> AsyncGenerator[Reply, None]:
-        if self._listener.draining:
-            return only(shutting_down())
-        has_left = self._ended or self._has_refused
-        if has_left and shape is not Shape.ONE and not message.stream.detach:
-            return only(UnavailableError("the client left before its stream began"))
+    def _make_answer(
+        self, message: wire.ClientMessage, shape: ReplyShape
+    ) -> AsyncGenerator[ReplyField, None]:
+        if self._listener.is_draining:
+            return single_error_reply(make_shutdown_error())
+        has_left = self._is_input_ended or self._has_sent_refusal
+        if has_left and shape is not ReplyShape.ONE and not message.stream.detach:
+            return single_error_reply(UnavailableError("the client left before its stream began"))
         return self._listener.server.answer(message)
 
-    async def _request_in(self, frame: Frame) -> wire.ClientMessage | RequestError:
+    async def _parse_frame(self, frame: Frame) -> wire.ClientMessage | RequestError:
         try:
-            return parse(frame) if len(frame) <= LARGE_FRAME else await self._read_parts(frame)
+            return (
+                parse_request(frame)
+                if len(frame) <= LARGE_FRAME
+                else await self._parse_large_frame(frame)
+            )
         except DecodeError:
             return BadRequestError("the frame is not a ClientMessage")
         except RequestError as error:  # too many parts, or such as cannot be counted
             return error
 
-    async def _read_parts(self, frame: Frame) -> wire.ClientMessage:
+    async def _parse_large_frame(self, frame: Frame) -> wire.ClientMessage:
         """Large frames take turns, a slice of one at a time: however many come at once, others are
         answered in between, and one that is soon read does not wait for all the others."""
-        slices = read_parts(frame)
+        slices = parse_request_in_slices(frame)
         while True:
-            await self._listener.turn()
+            await self._listener.yield_to_loop()
             try:
                 next(slices)
             except StopIteration as done:
                 return cast("wire.ClientMessage", done.value)
 
-    def _say(self, error: RequestError, request_id: int | None = None) -> None:
-        if not self._has_refused:
-            self.write_now(encode_reply("error", error_message(error), request_id))
+    def _send_error(self, error: RequestError, request_id: int | None = None) -> None:
+        if not self._has_sent_refusal:
+            self.write_now(encode_reply("error", to_error_message(error), request_id))
 
-    def _rest(self) -> None:
+    def _resume_or_close(self) -> None:
         """Nothing is pending: read on. Nothing is in flight either: close if nobody is there."""
-        if self._is_line_busy:
+        if self._is_queue_busy:
             return
-        self._account()
-        self._read(True)
-        if self._sides is not None:
+        self._update_inbound_bytes()
+        self._set_reading(True)
+        if self._concurrent_requests is not None:
             return
-        if not self._deaf and not self.lost and (self._ended or self._listener.draining):
+        if (
+            not self._ignores_input
+            and not self.is_lost
+            and (self._is_input_ended or self._listener.is_draining)
+        ):
             self.transport.close()
-            self._wait_for_reader(self._listener.limits.stall_timeout)
-        self._forget_if_done()
+            self._start_linger_timer(self._listener.limits.stall_timeout)
+        self._unregister_if_done()
 
-    def _refuse(self, error: RequestError) -> None:
+    def _send_refusal(self, error: RequestError) -> None:
         """Writes the last frame and closes. Requests that run end as if the client had left."""
-        self._listener.refused += 1
-        self._say(error)
-        self._has_refused = True
-        self._abandon_streams()
-        self._forget_pending()
-        if self.lost:
+        self._listener.refused_count += 1
+        self._send_error(error)
+        self._has_sent_refusal = True
+        self._cancel_streams()
+        self._clear_pending()
+        if self.is_lost:
             return
         self.flush()
-        self._read(True)
-        if self._ended or not self.transport.can_write_eof():
+        self._set_reading(True)
+        if self._is_input_ended or not self.transport.can_write_eof():
             self.transport.close()
         else:
             with suppress(OSError):  # the peer may be gone by now
                 self.transport.write_eof()
-        self._wait_for_reader(LINGER)
+        self._start_linger_timer(LINGER_SECONDS)
 
-    def _wait_for_reader(self, patience: float) -> None:
+    def _start_linger_timer(self, patience: float) -> None:
         """Nothing more will be written. A peer that stops reading what was is cut off."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(patience, self._give_up, patience, self.unread)
+        self._timer = self._loop.call_later(
+            patience, self._on_linger_timeout, patience, self.write_buffer_size
+        )
 
-    def _give_up(self, patience: float, before: int) -> None:
-        if self.lost:
+    def _on_linger_timeout(self, patience: float, before: int) -> None:
+        if self.is_lost:
             return
-        if 0 < self.unread < before:
-            self._wait_for_reader(patience)
+        if 0 < self.write_buffer_size < before:
+            self._start_linger_timer(patience)
         else:
             self.transport.abort()
 
     # ── Book-keeping ────────────────────────────────────────────────────────────────────────
 
-    def _read(self, on: bool) -> None:
-        if self._reading != on and not self.lost and not self.transport.is_closing():
-            self._reading = on
+    def _set_reading(self, on: bool) -> None:
+        if self._is_reading != on and not self.is_lost and not self.transport.is_closing():
+            self._is_reading = on
             if on:
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
 
-    def _account(self) -> None:
-        held = self.decoder.buffered + self._pending_bytes + self._waiting_bytes
-        if self._frames is not None:
-            held += self._piece
-        self._listener.inbound_bytes += held - self._held
-        self._held = held
+    def _update_inbound_bytes(self) -> None:
+        held = self.decoder.buffered_bytes + self._pending_bytes + self._waiting_bytes
+        if self._undecoded_frames is not None:
+            held += self._undecoded_bytes
+        self._listener.inbound_bytes += held - self._counted_bytes
+        self._counted_bytes = held
 
-    def _abandon_streams(self) -> None:
+    def _cancel_streams(self) -> None:
         """Cancels streams and feeds, once: a second time would interrupt their clean-up.
 
         Those that have not begun find out by themselves, because a detached one begins all the
         same.
         """
-        for side in self._sides or ():
-            if side.has_begun and side.shape is not Shape.ONE and not side.task.cancelling():
+        for side in self._concurrent_requests or ():
+            if side.has_started and side.shape is not ReplyShape.ONE and not side.task.cancelling():
                 side.task.cancel()
 
-    def _forget_pending(self) -> None:
+    def _clear_pending(self) -> None:
         self._pending.clear()
         self._pending_bytes = 0
-        self._frames = None
+        self._undecoded_frames = None
         self.decoder = FrameDecoder()
-        self._account()
+        self._update_inbound_bytes()
 
-    def _forget_if_done(self) -> None:
-        if self.lost and not self.busy:
-            self._forget_pending()
-            self._listener.forget(self)
+    def _unregister_if_done(self) -> None:
+        if self.is_lost and not self.is_busy:
+            self._clear_pending()
+            self._listener.unregister(self)
 
     # ── From the listener ───────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
         """The daemon is stopping: finish what has an end, and close."""
-        for side in self._sides or ():
-            if side.shape is Shape.FEED:
+        for side in self._concurrent_requests or ():
+            if side.shape is ReplyShape.FEED:
                 side.task.cancel()
-        if not self.busy and not self.lost and not self._deaf:
+        if not self.is_busy and not self.is_lost and not self._ignores_input:
             self.transport.close()
 
     async def stop(self) -> None:
         """Cancels what is left, and closes. A request that resists is left after a second."""
-        self._forget_pending()
+        self._clear_pending()
         if tasks := self.tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1)
             # Cancelled before its first step, a task had no chance to say so itself.
-            self._task = None
-            self._sides = None
-        if not self.lost:
+            self._queue_task = None
+            self._concurrent_requests = None
+        if not self.is_lost:
             self.transport.close()
 
     def abort(self) -> None:
-        if not self.lost:
+        if not self.is_lost:
             self.transport.abort()
 
 
-def parse(frame: Frame) -> wire.ClientMessage:
+def parse_request(frame: Frame) -> wire.ClientMessage:
     # Protobuf reads a bytearray as it reads bytes, without a copy; its stubs do not say so.
     return wire.ClientMessage.FromString(cast("bytes", frame))
 
 
-async def only(error: RequestError) -> AsyncGenerator[Reply, None]:
-    yield "error", error_message(error)
+async def single_error_reply(error: RequestError) -> AsyncGenerator[ReplyField, None]:
+    yield "error", to_error_message(error)
 
 
-def no_hello() -> UnauthorizedError:
+def make_hello_required_error() -> UnauthorizedError:
     return UnauthorizedError(
         "this address wants a hello with the token from run/token as the first frame"
     )
 
 
-def shutting_down() -> UnavailableError:
+def make_shutdown_error() -> UnavailableError:
     return UnavailableError("the daemon is shutting down; try again when it is back")
 
 
-def too_many(limit: int) -> TooManyRequestsError:
+def make_too_many_requests_error(limit: int) -> TooManyRequestsError:
     return TooManyRequestsError(
         f"{limit} turns and feeds run on this connection already; wait for one of them to end, or "
         "open another connection"

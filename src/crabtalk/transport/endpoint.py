@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .link import Link
+from .link import FramedConnection
 from .tcp import TcpAddress
 from .unix import connect_unix
 
-L = TypeVar("L", bound=Link)
+ConnectionT = TypeVar("ConnectionT", bound=FramedConnection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Endpoint:
             return f"{'tls' if self.tls else 'tcp'}:{self.tcp}"
         return f"unix:{self.path}"
 
-    async def connect(self, link: L) -> L:
+    async def connect(self, link: ConnectionT) -> ConnectionT:
         """Connects `link` and returns it. Cancelled, nothing stays open.
 
         Raises OSError; BlockingIOError when so many wait to be let in that there is no room.

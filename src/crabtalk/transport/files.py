@@ -5,7 +5,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-ASIDE = re.compile(r"\..+\.(\d+)\.new")
+TEMPORARY_NAME = re.compile(r"\..+\.(\d+)\.new")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -29,16 +29,16 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.close(directory)
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_stale_temporary_files(directory: Path) -> None:
     """Removes what a crash left of files being replaced: it may hold secrets nobody knows of."""
     with suppress(OSError):
         for path in directory.iterdir():
-            found = ASIDE.fullmatch(path.name)
-            if found and not is_alive(int(found[1])):
+            found = TEMPORARY_NAME.fullmatch(path.name)
+            if found and not is_process_alive(int(found[1])):
                 path.unlink(missing_ok=True)
 
 
-def is_alive(pid: int) -> bool:
+def is_process_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -9,7 +9,7 @@ MAX_LINGERING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransportLimits:
     """Each has a default that a person never meets and an attacker does. Times are in seconds."""
 
     # Connections at once; the next one is told 503.
@@ -31,7 +31,7 @@ class Limits:
     drain_timeout: float = 5.0
 
     @property
-    def callers(self) -> int:
+    def max_sockets(self) -> int:
         """All who may be at the doors at once: those let in, strangers, and those being refused."""
         return self.connections + self.strangers + MAX_LINGERING
 

@@ -11,35 +11,43 @@ from crabtalk.protocol import ConnectionClosedError, FrameDecoder
 
 # A writer hands over this much at a time, then lets the loop turn. Some hundred small frames:
 # about a millisecond of work, so that a fast stream never delays its neighbours by more.
-BATCH = 16 * 1024
+BATCH_BYTES = 16 * 1024
 # The transport asks a writer to wait when this much is unsent.
-HIGH_WATER = 64 * 1024
+HIGH_WATER_BYTES = 64 * 1024
 
 
-class Link(asyncio.Protocol):
+class FramedConnection(asyncio.Protocol):
     """One connection. `lost` is true from the moment nothing written can reach the peer."""
 
-    __slots__ = ("_flushing", "_resumed", "_unsent", "_unsent_size", "decoder", "lost", "transport")
+    __slots__ = (
+        "_is_flush_scheduled",
+        "_unsent",
+        "_unsent_bytes",
+        "_writable",
+        "decoder",
+        "is_lost",
+        "transport",
+    )
 
     transport: asyncio.Transport
 
     def __init__(self, decoder: FrameDecoder) -> None:
         self.decoder = decoder
-        self.lost = False
+        self.is_lost = False
         self._unsent: list[bytes] = []
-        self._unsent_size = 0
-        self._flushing = False
+        self._unsent_bytes = 0
+        self._is_flush_scheduled = False
         # While the peer has to read before more is written.
-        self._resumed: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=HIGH_WATER)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
+        self.is_lost = True
         self._unsent.clear()
-        self._unsent_size = 0
+        self._unsent_bytes = 0
         self.resume_writing()
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
@@ -50,34 +58,34 @@ class Link(asyncio.Protocol):
         True when a batch is full or the peer is slow: await `breathe` before writing more, or
         what is unsent has no bound.
         """
-        if self.lost:
+        if self.is_lost:
             return False
         self._unsent.append(frame)
-        self._unsent_size += len(frame)
-        if not self._flushing:
-            self._flushing = True
+        self._unsent_bytes += len(frame)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
-        return self._unsent_size >= BATCH or self._resumed is not None
+        return self._unsent_bytes >= BATCH_BYTES or self._writable is not None
 
     def write_now(self, frame: bytes) -> bool:
         """Writes a frame that has no neighbours to wait for. True as for `write`."""
         if self._unsent:
             self.write(frame)
             self.flush()
-        elif not self.lost and not self.transport.is_closing():
+        elif not self.is_lost and not self.transport.is_closing():
             self.transport.write(frame)
-        return self._resumed is not None
+        return self._writable is not None
 
     def flush(self) -> None:
         """Hands what was written to the transport now."""
-        self._flushing = False
+        self._is_flush_scheduled = False
         if self._unsent:
             unsent, self._unsent = self._unsent, []
-            self._unsent_size = 0
-            if not self.lost and not self.transport.is_closing():
+            self._unsent_bytes = 0
+            if not self.is_lost and not self.transport.is_closing():
                 self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
-    async def breathe(self, deadline: float | None) -> None:
+    async def flush_and_wait(self, deadline: float | None) -> None:
         """Flushes, lets other tasks run, and waits until the peer has read enough.
 
         A peer that reads nothing for `deadline` seconds loses the connection, and
@@ -86,21 +94,21 @@ class Link(asyncio.Protocol):
         """
         self.flush()
         await asyncio.sleep(0)
-        while self._resumed is not None:
-            unread = self.unread
+        while self._writable is not None:
+            unread = self.write_buffer_size
             try:
                 async with asyncio.timeout(deadline):
-                    await asyncio.shield(self._resumed)
+                    await asyncio.shield(self._writable)
             except TimeoutError:
-                if self.unread < unread:
+                if self.write_buffer_size < unread:
                     continue
                 self.transport.abort()
                 raise ConnectionClosedError(f"the peer read nothing for {deadline:g} s") from None
-        if self.lost:
+        if self.is_lost:
             raise ConnectionClosedError("the peer closed the connection")
 
     @property
-    def unread(self) -> int:
+    def write_buffer_size(self) -> int:
         """Bytes the transport has not got rid of."""
         try:
             return self.transport.get_write_buffer_size()
@@ -108,10 +116,10 @@ class Link(asyncio.Protocol):
             return 0
 
     def pause_writing(self) -> None:
-        self._resumed = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        if self._resumed is not None:
-            if not self._resumed.done():
-                self._resumed.set_result(None)
-            self._resumed = None
+        if self._writable is not None:
+            if not self._writable.done():
+                self._writable.set_result(None)
+            self._writable = None

@@ -10,27 +10,27 @@ from functools import partial
 
 from crabtalk.protocol import RequestError, Server, UnauthorizedError, UnavailableError
 
-from .connection import LINGER, Connection, shutting_down
-from .limits import MAX_LINGERING, Limits
-from .unix import peer_uid
+from .connection import LINGER_SECONDS, Connection, make_shutdown_error
+from .limits import MAX_LINGERING, TransportLimits
+from .unix import read_peer_uid
 
 log = logging.getLogger(__name__)
 
 # Accepting failed, most likely for want of file descriptors: others must close first.
 ACCEPT_PAUSE = 0.1
 # Taken in before others get their turn: a few milliseconds of work.
-ACCEPT_AT_ONCE = 64
+ACCEPT_BATCH = 64
 # Strangers who show their token make room for the next, who wait for it at the door. When none has
 # for half a second, they are not about to, and the next are refused. That is so many looks, each
 # with time to read what strangers sent: a machine that stands still uses up none of them.
-STRANGERS_PAUSE = 0.01
-STRANGERS_LOOKS = 50
+SLOT_CHECK_INTERVAL = 0.01
+MAX_SLOT_CHECKS = 50
 # How long closing waits for answers already given to be read.
-FLUSH = 1.0
+FLUSH_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenOptions:
     """One listening socket and what it asks of those who come in."""
 
     name: str
@@ -41,7 +41,7 @@ class Door:
     uid: int | None = None
 
 
-def keep_alive(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """Lets the kernel find out about TCP peers that say nothing more.
 
     Their machine may have vanished; or they left, and the news of it waits behind requests that
@@ -54,7 +54,7 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ListenerStatistics:
     """A moment of a Listener's life. `accepted` and the two after it count from its start."""
 
     connections: int
@@ -67,37 +67,37 @@ class Statistics:
 class Listener:
     """All connections of one server, whichever socket they came in by."""
 
-    def __init__(self, server: Server, limits: Limits | None = None) -> None:
+    def __init__(self, server: Server, limits: TransportLimits | None = None) -> None:
         self.server = server
-        self.limits = limits or Limits()
-        self.draining = False
+        self.limits = limits or TransportLimits()
+        self.is_draining = False
         self.inbound_bytes = 0
-        self.requests = 0
-        self.refused = 0
-        self._accepted = 0
+        self.request_count = 0
+        self.refused_count = 0
+        self._accepted_count = 0
         self._connections: set[Connection] = set()
-        self._strangers: set[Connection] = set()  # have not shown their token yet
+        self._unauthenticated: set[Connection] = set()  # have not shown their token yet
         self._lingering: set[Connection] = set()  # refused at the door, reading why
         # Of strangers that were accepted, and are not yet among those.
-        self._knocking: set[socket.socket] = set()
-        self._looks = 0  # for room, since a stranger last made some
-        self._turning = asyncio.Lock()  # held by whoever goes on when the loop has turned
-        self._empty = asyncio.Event()
-        self._doors: list[socket.socket] = []
-        self._arrivals: set[asyncio.Task[None]] = set()
+        self._accepted_sockets: set[socket.socket] = set()
+        self._slot_checks = 0  # for room, since a stranger last made some
+        self._turn_lock = asyncio.Lock()  # held by whoever goes on when the loop has turned
+        self._all_closed = asyncio.Event()
+        self._listening_sockets: list[socket.socket] = []
+        self._accept_tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, sock: socket.socket, door: Door) -> None:
+    def open(self, sock: socket.socket, door: ListenOptions) -> None:
         """Starts accepting on a socket that is bound and listening. Owns it from here on."""
         sock.setblocking(False)
-        self._doors.append(sock)
-        self._watch(sock, door)
+        self._listening_sockets.append(sock)
+        self._start_accepting(sock, door)
 
-    def statistics(self) -> Statistics:
-        return Statistics(
-            connections=len(self._connections) + len(self._strangers),
-            accepted=self._accepted,
-            refused=self.refused,
-            requests=self.requests,
+    def statistics(self) -> ListenerStatistics:
+        return ListenerStatistics(
+            connections=len(self._connections) + len(self._unauthenticated),
+            accepted=self._accepted_count,
+            refused=self.refused_count,
+            requests=self.request_count,
             inbound_bytes=self.inbound_bytes,
         )
 
@@ -108,24 +108,24 @@ class Listener:
         request runs but one that resists its cancellation. Cancelled, it skips the waiting and
         still closes.
         """
-        self.draining = True
-        while self._doors:
-            sock = self._doors.pop()
+        self.is_draining = True
+        while self._listening_sockets:
+            sock = self._listening_sockets.pop()
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
-        for task in self._arrivals:
+        for task in self._accept_tasks:
             task.cancel()
         try:
-            await self._drained()
+            await self._drain_connections()
         finally:
-            for connection in self._all():
+            for connection in self._all_connections():
                 connection.abort()
 
-    async def _drained(self) -> None:
+    async def _drain_connections(self) -> None:
         try:
-            if self._arrivals:
-                await asyncio.wait(self._arrivals)
-            for connection in self._all():
+            if self._accept_tasks:
+                await asyncio.wait(self._accept_tasks)
+            for connection in self._all_connections():
                 connection.drain()
             async with asyncio.timeout(self.limits.drain_timeout):
                 while tasks := [task for c in self._connections for task in c.tasks]:
@@ -133,51 +133,51 @@ class Listener:
         except TimeoutError:
             log.warning("%d requests did not finish in time and are cancelled", len(tasks))
         finally:
-            await asyncio.gather(*(c.stop() for c in self._all()))
+            await asyncio.gather(*(c.stop() for c in self._all_connections()))
         # Last answers are on their way; those who do not read them are not waited for.
-        self._empty.clear()
-        if self._all():
+        self._all_closed.clear()
+        if self._all_connections():
             with suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH):
-                    await self._empty.wait()
+                async with asyncio.timeout(FLUSH_TIMEOUT):
+                    await self._all_closed.wait()
 
-    async def turn(self) -> None:
+    async def yield_to_loop(self) -> None:
         """For work that must not pile up: the loop turns before each who waits here goes on."""
-        async with self._turning:
+        async with self._turn_lock:
             await asyncio.sleep(0)
 
-    def welcome(self, connection: Connection) -> RequestError | None:
+    def admit_authenticated(self, connection: Connection) -> RequestError | None:
         """A stranger has shown its token: it takes a place, if there is one."""
-        if (refusal := self._no_room()) is not None:
+        if (refusal := self._check_connection_limit()) is not None:
             return refusal
-        self._strangers.discard(connection)
-        self._looks = 0
+        self._unauthenticated.discard(connection)
+        self._slot_checks = 0
         self._connections.add(connection)
         return None
 
-    def forget(self, connection: Connection) -> None:
-        if connection in self._strangers:
-            self._looks = 0
-        for books in (self._connections, self._strangers, self._lingering):
+    def unregister(self, connection: Connection) -> None:
+        if connection in self._unauthenticated:
+            self._slot_checks = 0
+        for books in (self._connections, self._unauthenticated, self._lingering):
             books.discard(connection)
-        if not self._all():
-            self._empty.set()
+        if not self._all_connections():
+            self._all_closed.set()
 
-    def _all(self) -> list[Connection]:
-        return [*self._connections, *self._strangers, *self._lingering]
+    def _all_connections(self) -> list[Connection]:
+        return [*self._connections, *self._unauthenticated, *self._lingering]
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────
 
-    def _watch(self, listening: socket.socket, door: Door) -> None:
-        if not self.draining:
+    def _start_accepting(self, listening: socket.socket, door: ListenOptions) -> None:
+        if not self.is_draining:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening, door)
 
-    def _accept(self, listening: socket.socket, door: Door) -> None:
+    def _accept(self, listening: socket.socket, door: ListenOptions) -> None:
         """Somebody waits at the door. Takes in a few, so that a crowd does not hold the loop."""
         loop = asyncio.get_running_loop()
-        for _ in range(ACCEPT_AT_ONCE):
-            if door.token is not None and self._is_room_coming():
-                self._pause(listening, door, STRANGERS_PAUSE)
+        for _ in range(ACCEPT_BATCH):
+            if door.token is not None and self._should_wait_for_slot():
+                self._pause_accepting(listening, door, SLOT_CHECK_INTERVAL)
                 return
             try:
                 sock, _ = listening.accept()
@@ -185,91 +185,93 @@ class Listener:
                 return
             except OSError as error:
                 log.warning("%s cannot accept: %s", door.name, error)
-                self._pause(listening, door, ACCEPT_PAUSE)
+                self._pause_accepting(listening, door, ACCEPT_PAUSE)
                 return
             sock.setblocking(False)
-            self._accepted += 1
+            self._accepted_count += 1
             if door.token is not None:
-                self._knocking.add(sock)
+                self._accepted_sockets.add(sock)
             # A task of its own, because a TLS handshake may take as long as its deadline.
-            task = loop.create_task(self._arrive(sock, door))
-            self._arrivals.add(task)
-            task.add_done_callback(partial(self._arrived, sock))
+            task = loop.create_task(self._handle_accepted(sock, door))
+            self._accept_tasks.add(task)
+            task.add_done_callback(partial(self._on_accept_done, sock))
 
-    def _is_room_coming(self) -> bool:
+    def _should_wait_for_slot(self) -> bool:
         """There is none for another stranger, but soon will be."""
-        if len(self._strangers) + len(self._knocking) < self.limits.strangers:
-            self._looks = 0
+        if len(self._unauthenticated) + len(self._accepted_sockets) < self.limits.strangers:
+            self._slot_checks = 0
             return False
-        self._looks += 1
-        return self._looks <= STRANGERS_LOOKS
+        self._slot_checks += 1
+        return self._slot_checks <= MAX_SLOT_CHECKS
 
-    def _pause(self, listening: socket.socket, door: Door, seconds: float) -> None:
+    def _pause_accepting(
+        self, listening: socket.socket, door: ListenOptions, seconds: float
+    ) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
-        loop.call_later(seconds, self._watch, listening, door)
+        loop.call_later(seconds, self._start_accepting, listening, door)
 
-    async def _arrive(self, sock: socket.socket, door: Door) -> None:
-        self._knocking.discard(sock)
-        refusal = self._refusal(sock, door)
+    async def _handle_accepted(self, sock: socket.socket, door: ListenOptions) -> None:
+        self._accepted_sockets.discard(sock)
+        refusal = self._find_refusal(sock, door)
         if refusal is not None and len(self._lingering) >= MAX_LINGERING:
-            self.refused += 1
+            self.refused_count += 1
             sock.close()
             return
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(sock)
+            enable_keepalive(sock)
         connection = Connection(self, door, refusal)
         if refusal is not None:
             self._lingering.add(connection)
         else:
-            (self._connections if door.token is None else self._strangers).add(connection)
+            (self._connections if door.token is None else self._unauthenticated).add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 sock,
                 ssl=door.tls,
                 ssl_handshake_timeout=self.limits.hello_timeout if door.tls else None,
-                ssl_shutdown_timeout=LINGER if door.tls else None,
+                ssl_shutdown_timeout=LINGER_SECONDS if door.tls else None,
             )
         except (OSError, TimeoutError) as error:
             log.info("%s: a connection failed before it began: %s", door.name, error)
-            self._never_began(connection, sock)
+            self._discard_connection(connection, sock)
         except asyncio.CancelledError:
-            self._never_began(connection, sock)
+            self._discard_connection(connection, sock)
             raise
 
-    def _arrived(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+    def _on_accept_done(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         """Cancelled before its first step, an arrival had no chance to close its socket."""
-        self._arrivals.discard(task)
-        self._knocking.discard(sock)
+        self._accept_tasks.discard(task)
+        self._accepted_sockets.discard(sock)
         if task.cancelled():
             sock.close()
 
-    def _never_began(self, connection: Connection, sock: socket.socket) -> None:
+    def _discard_connection(self, connection: Connection, sock: socket.socket) -> None:
         sock.close()
-        self.forget(connection)
+        self.unregister(connection)
 
-    def _refusal(self, sock: socket.socket, door: Door) -> RequestError | None:
-        if door.uid is not None and (uid := peer_uid(sock)) != door.uid:
+    def _find_refusal(self, sock: socket.socket, door: ListenOptions) -> RequestError | None:
+        if door.uid is not None and (uid := read_peer_uid(sock)) != door.uid:
             return UnauthorizedError(
                 f"this daemon serves user {door.uid} only, and you are user {uid}"
             )
-        if self.draining:
-            return shutting_down()
+        if self.is_draining:
+            return make_shutdown_error()
         if door.token is not None:
-            return self._too_many_strangers()
-        return self._no_room()
+            return self._check_unauthenticated_limit()
+        return self._check_connection_limit()
 
-    def _too_many_strangers(self) -> RequestError | None:
+    def _check_unauthenticated_limit(self) -> RequestError | None:
         limit = self.limits.strangers
-        if len(self._strangers) < limit:
+        if len(self._unauthenticated) < limit:
             return None
         return UnavailableError(
             f"{limit} others have yet to show their token, and no more may; try again in a moment"
         )
 
-    def _no_room(self) -> RequestError | None:
+    def _check_connection_limit(self) -> RequestError | None:
         limit = self.limits.connections
         if len(self._connections) < limit:
             return None

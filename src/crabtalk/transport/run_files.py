@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 # A hello must have room for it.
-MAX_TOKEN = 1024
+MAX_TOKEN_BYTES = 1024
 
 
 def default_home() -> Path:
@@ -27,72 +27,72 @@ class RunFiles:
     directory: Path
 
     @classmethod
-    def of(cls, home: Path) -> "RunFiles":
+    def for_home(cls, home: Path) -> "RunFiles":
         return cls(home / "run")
 
     @property
-    def socket(self) -> Path:
+    def socket_path(self) -> Path:
         return self.directory / "crabtalk.sock"
 
     @property
-    def port(self) -> Path:
+    def port_path(self) -> Path:
         """The TCP port in decimal, without a line end."""
         return self.directory / "crabtalk.port"
 
     @property
-    def token(self) -> Path:
+    def token_path(self) -> Path:
         return self.directory / "token"
 
     @property
-    def lock(self) -> Path:
+    def lock_path(self) -> Path:
         """Held by the one daemon of this home, with its pid inside."""
         return self.directory / "crabtalk.lock"
 
     def publish_port(self, port: int) -> None:
-        replace_file(self.port, str(port).encode())
+        replace_file(self.port_path, str(port).encode())
 
-    def make_token(self) -> str:
+    def ensure_token(self) -> str:
         """The token of this home, created on first use. It stays, so that clients can keep it.
 
         Raises OSError, or ValueError for one that no client could show.
         """
         try:
-            token = self.token.read_text("utf-8").strip()
+            token = self.token_path.read_text("utf-8").strip()
         except FileNotFoundError:
             token = ""
-        if len(token.encode()) > MAX_TOKEN:
-            raise ValueError(f"it is longer than {MAX_TOKEN} bytes")
+        if len(token.encode()) > MAX_TOKEN_BYTES:
+            raise ValueError(f"it is longer than {MAX_TOKEN_BYTES} bytes")
         if token:
-            self.token.chmod(0o600)
+            self.token_path.chmod(0o600)
             return token
         token = os.urandom(32).hex()
-        replace_file(self.token, token.encode())
+        replace_file(self.token_path, token.encode())
         return token
 
-    def endpoints(self) -> "list[Endpoint]":
+    def find_endpoints(self) -> "list[Endpoint]":
         """The ways in that this home publishes, best first. Empty when no daemon ran here."""
         # Late: they bring the wire along, which whoever asks for a path has no use for.
         from .endpoint import Endpoint
         from .tcp import TcpAddress
 
         found = []
-        if self.socket.exists():
-            found.append(Endpoint(path=self.socket))
+        if self.socket_path.exists():
+            found.append(Endpoint(path=self.socket_path))
         try:
-            port = int(self.port.read_text())
-            token = self.token.read_text().strip()
+            port = int(self.port_path.read_text())
+            token = self.token_path.read_text().strip()
         except (OSError, ValueError):
             return found
         # A daemon that was killed leaves its port file behind, and the port is anyone's by now:
         # nobody but a daemon that lives is shown the token.
-        if self.holder() is not None:
+        if self.read_daemon_pid() is not None:
             found.append(Endpoint(tcp=TcpAddress(port=port), token=token))
         return found
 
-    def holder(self) -> int | None:
+    def read_daemon_pid(self) -> int | None:
         """The process that holds this home, if it lives."""
         try:
-            pid = int(self.lock.read_text())
+            pid = int(self.lock_path.read_text())
             if pid <= 0:
                 return None  # kill() would take these for groups of processes
             os.kill(pid, 0)

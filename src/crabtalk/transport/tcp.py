@@ -12,7 +12,7 @@ from .limits import BACKLOG
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 6688
 # How many ports above the wanted one are tried before the kernel picks one.
-NEIGHBOURS = 32
+PORTS_TO_TRY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,19 @@ def listen_tcp(address: TcpAddress, *, or_next: bool = False) -> socket.socket:
     With `or_next` that is no obstacle: the next free port is taken, for callers who learn it from
     the port file rather than know it by heart.
     """
-    family, host = resolve(address)
+    family, host = resolve_address(address)
     if not or_next or address.port == 0:
-        return bind(family, host, address.port)
-    for port in range(address.port, min(address.port + NEIGHBOURS, 65536)):
+        return bind_socket(family, host, address.port)
+    for port in range(address.port, min(address.port + PORTS_TO_TRY, 65536)):
         try:
-            return bind(family, host, port)
+            return bind_socket(family, host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-    return bind(family, host, 0)
+    return bind_socket(family, host, 0)
 
 
-def resolve(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
+def resolve_address(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
     """The family and the numeric host to bind. IPv4 first, as a name often has both."""
     # Given a string, getaddrinfo loads the codec for international names, also for a number.
     host = address.host.encode() if address.host.isascii() else address.host
@@ -81,7 +81,7 @@ def resolve(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
     return family, str(where[0])
 
 
-def bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def bind_socket(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Connections of a daemon that just stopped may linger on the port; they are no obstacle.
@@ -94,7 +94,7 @@ def bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     return sock
 
 
-def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+def load_server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     """What a TLS listener needs, from PEM files. Raises OSError when they do not fit."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -12,7 +12,7 @@ from pathlib import Path
 from .limits import BACKLOG
 
 # What fits sockaddr_un with its final zero: 108 bytes on Linux, 104 on macOS and the BSDs.
-MAX_PATH = 107 if sys.platform == "linux" else 103
+MAX_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 
 def listen_unix(path: Path) -> socket.socket:
@@ -24,7 +24,7 @@ def listen_unix(path: Path) -> socket.socket:
         remove_stale_socket(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with unix_address(path) as address:
+        with open_socket_address(path) as address:
             sock.bind(address)
         # Nobody can connect before listen(), so there is no moment with a looser mode.
         path.chmod(0o600)
@@ -43,7 +43,7 @@ def connect_unix(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        with unix_address(path) as address:
+        with open_socket_address(path) as address:
             sock.connect(address)
     except BaseException:
         sock.close()
@@ -55,7 +55,10 @@ def remove_stale_socket(path: Path) -> None:
     """Unlinks a socket file whose process is gone. Raises OSError when one answers."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise FileExistsError(f"{path} exists and is not a socket; move it away")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, unix_address(path) as address:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe,
+        open_socket_address(path) as address,
+    ):
         probe.settimeout(1)
         try:
             probe.connect(address)
@@ -68,16 +71,18 @@ def remove_stale_socket(path: Path) -> None:
 
 
 @contextmanager
-def unix_address(path: Path) -> Iterator[str]:
+def open_socket_address(path: Path) -> Iterator[str]:
     """A name for `path` that fits a socket address, valid inside the block.
 
     Homes can be deeper than an address is long. Linux reaches them through an open directory.
     """
-    if len(os.fsencode(path)) <= MAX_PATH:
+    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
         yield str(path)
         return
     if sys.platform != "linux":
-        raise OSError(f"the socket path {path} is longer than {MAX_PATH} bytes; use a shorter home")
+        raise OSError(
+            f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes; use a shorter home"
+        )
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -85,7 +90,7 @@ def unix_address(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-def peer_uid(sock: socket.socket) -> int | None:
+def read_peer_uid(sock: socket.socket) -> int | None:
     """The user at the other end of a Unix socket, as the kernel recorded it at connect."""
     if sys.platform == "linux":
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

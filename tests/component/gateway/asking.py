@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from crabtalk.protocol import NotFoundError, Server, wire
-from crabtalk.transport import Limits, RunFiles
-from tests.scripted import listening
+from crabtalk.transport import RunFiles, TransportLimits
+from tests.scripted import open_listener
 
-ASK = "ask-1"
+ASK_ID = "ask-1"
 LABELS = ("Allow", "Deny", "Always")
 
 
-def approval(
+def make_approval(
     call: str = "rm -rf __init__.py *build*",
     *,
     question: str = "",
@@ -49,20 +49,20 @@ def approval(
     )
 
 
-def asked(*questions: wire.AskQuestion, ask: str = ASK) -> wire.AskUserEvent:
+def make_ask_event(*questions: wire.AskQuestion, ask: str = ASK_ID) -> wire.AskUserEvent:
     return wire.AskUserEvent(ask_id=ask, questions=questions)
 
 
-class AskingDaemon(Server):
+class ScriptedApprovalDaemon(Server):
     def __init__(self) -> None:
         self.asks: list[wire.AskUserEvent] = []  # of each turn
         self.turns: list[wire.StreamMsg] = []
         self.replies: list[wire.ReplyToAsk] = []
-        self.steered: list[str] = []
-        self.killed: list[str] = []
+        self.steered_texts: list[str] = []
+        self.killed_agents: list[str] = []
         self.modes: dict[tuple[str, str], str] = {}
-        self.end = asyncio.Event()  # ends turns whose questions nobody answers
-        self._answered: dict[str, asyncio.Event] = {}
+        self.end_turns = asyncio.Event()  # ends turns whose questions nobody answers
+        self._answer_events: dict[str, asyncio.Event] = {}
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
         return wire.WelcomeMsg(
@@ -80,7 +80,7 @@ class AskingDaemon(Server):
         if not any(turn.key == request.key for turn in self.turns):
             self.turns.append(request)
             for ask in self.asks:
-                self._answered[ask.ask_id] = asyncio.Event()
+                self._answer_events[ask.ask_id] = asyncio.Event()
         yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent))
         for ask in self.asks:
             yield wire.StreamEvent(ask_user=ask)
@@ -90,7 +90,9 @@ class AskingDaemon(Server):
         yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
 
     async def _wait_for_reply(self, ask: str) -> None:
-        waits = [asyncio.ensure_future(one.wait()) for one in (self._answered[ask], self.end)]
+        waits = [
+            asyncio.ensure_future(one.wait()) for one in (self._answer_events[ask], self.end_turns)
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -98,17 +100,17 @@ class AskingDaemon(Server):
                 wait.cancel()
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
-        if request.ask_id not in self._answered:
+        if request.ask_id not in self._answer_events:
             raise NotFoundError("nobody asks that; list the questions")
         self.replies.append(request)
-        self._answered[request.ask_id].set()
+        self._answer_events[request.ask_id].set()
 
     async def steer_session(self, request: wire.SteerSessionMsg) -> None:
-        self.steered.append(request.content)
+        self.steered_texts.append(request.content)
 
     async def kill(self, request: wire.KillMsg) -> None:
-        self.killed.append(request.agent)
-        self.end.set()
+        self.killed_agents.append(request.agent)
+        self.end_turns.set()
 
     async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
         pair = (request.agent, request.sender)
@@ -119,8 +121,10 @@ class AskingDaemon(Server):
 
 
 @asynccontextmanager
-async def asking_daemon(home: Path) -> AsyncIterator[AskingDaemon]:
+async def run_approval_daemon(home: Path) -> AsyncIterator[ScriptedApprovalDaemon]:
     (home / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
-    daemon = AskingDaemon()
-    async with listening(daemon, RunFiles.of(home).socket, limits=Limits(drain_timeout=0.1)):
+    daemon = ScriptedApprovalDaemon()
+    async with open_listener(
+        daemon, RunFiles.for_home(home).socket_path, limits=TransportLimits(drain_timeout=0.1)
+    ):
         yield daemon

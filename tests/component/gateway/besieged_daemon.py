@@ -15,17 +15,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from crabtalk.client import Client, ServerError, connect
-from crabtalk.component.gateway.errors import DAEMON_AWAY
+from crabtalk.component.gateway.errors import DAEMON_UNAVAILABLE_ERRORS
 from crabtalk.model import Tool
 from crabtalk.protocol import wire
 from crabtalk.runtime import Hook, ToolDispatch, ToolError
 from tests.crash import launcher
-from tests.crash.process import Process
-from tests.daemon.served import AGENTS, CONFIG, prepare
+from tests.crash.process import LaunchedDaemon
+from tests.daemon.served import AGENTS, CONFIG, prepare_home
 from tests.model_server import ROOT, ModelServer
-from tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
-LAUNCHER = Program(
+LAUNCHER = ForkedProgram(
     *(Path(__file__), "tests.component.gateway.besieged_daemon:main"),
     *("crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
 )
@@ -39,7 +39,7 @@ FAILURES = (
 )
 
 
-class SlowTools(Hook):
+class SlowToolsHook(Hook):
     def schema(self) -> list[Tool]:
         return [Tool("dig", "Finds sand."), Tool("send_file", "Sends a file.")]
 
@@ -65,32 +65,32 @@ class SlowTools(Hook):
         return "permission denied: not at all"  # it was sent, whatever this sounds like
 
 
-class BesiegedDaemon(Process):
+class RestartableDaemon(LaunchedDaemon):
     """May be away at any moment, and its conversations are read when it is back."""
 
     def __init__(self, path: Path, model: ModelServer) -> None:
         super().__init__(path / "home")
-        prepare(self.home, AGENTS, CONFIG.replace("{url}", model.url))
+        prepare_home(self.home, AGENTS, CONFIG.replace("{url}", model.url))
 
-    def forked(self) -> Started:
+    def fork_process(self) -> ForkedProcess:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return LAUNCHER.start(self.home, stderr=PIPE, env=environment)
 
     def client(self) -> Client:
         return connect(home=self.home)
 
-    async def heard(self, sender: str) -> list[str]:
+    async def list_user_messages(self, sender: str) -> list[str]:
         """What people said to crab; nothing while it is away."""
         try:
             return [
                 record.message.content
-                for record in await self.records(sender)
+                for record in await self.list_records(sender)
                 if record.message.role == "user"
             ]
-        except (ServerError, *DAEMON_AWAY):
+        except (ServerError, *DAEMON_UNAVAILABLE_ERRORS):
             return []
 
-    async def records(self, sender: str) -> list[wire.ConversationRecord]:
+    async def list_records(self, sender: str) -> list[wire.ConversationRecord]:
         found: list[wire.ConversationRecord] = []
         position: int | None = None
         async with self.client() as client:
@@ -108,9 +108,11 @@ class BesiegedDaemon(Process):
 
 
 @asynccontextmanager
-async def besieged_daemon(path: Path, model: ModelServer) -> AsyncIterator[BesiegedDaemon]:
+async def run_restartable_daemon(
+    path: Path, model: ModelServer
+) -> AsyncIterator[RestartableDaemon]:
     """One that answers when the block begins."""
-    daemon = BesiegedDaemon(path, model)
+    daemon = RestartableDaemon(path, model)
     try:
         await daemon.start()
         yield daemon
@@ -119,7 +121,7 @@ async def besieged_daemon(path: Path, model: ModelServer) -> AsyncIterator[Besie
 
 
 def main() -> None:
-    launcher.main(SlowTools())
+    launcher.main(SlowToolsHook())
 
 
 if __name__ == "__main__":

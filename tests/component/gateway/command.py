@@ -14,27 +14,29 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.tui.tests.command import read_some
-from tests.component.gateway.pigeon import source
-from tests.warm import DEVNULL, PATIENCE, Program, Started
+from apps.tui.tests.command import read_terminal
+from tests.component.gateway.pigeon import read_source
+from tests.warm import DEVNULL, PATIENCE, ForkedProcess, ForkedProgram
 
 # What every gateway imports late.
-LATE = ("crabtalk.component", "crabtalk.client", "crabtalk.component.gateway.gateway")
+LATE_IMPORTS = ("crabtalk.component", "crabtalk.client", "crabtalk.component.gateway.gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GatewayOutcome:
     code: int
     out: str
     err: str
 
 
-class Command:
+class GatewayCommand:
     """`entry` is what it calls, `late` what else it imports; `path` is where, unless installed."""
 
     def __init__(self, name: str, entry: str, *late: str, path: Path | None = None) -> None:
         self.program = Path(sys.executable).with_name(name)
-        self.warm = Program(self.program, entry, *LATE, *late, "tomlkit", "uvloop")
+        self.launcher = ForkedProgram(
+            self.program, entry, *LATE_IMPORTS, *late, "tomlkit", "uvloop"
+        )
         self._path = path
 
     @property
@@ -43,18 +45,20 @@ class Command:
         path = os.pathsep.join(str(one) for one in (self._path, known) if one)
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
-    async def called(self, *words: str | Path, typed: str = "") -> Outcome:
+    async def run_command(self, *words: str | Path, typed: str = "") -> GatewayOutcome:
         env = self.environment
-        return Outcome(*await self.warm.said(*words, typed=typed.encode(), env=env))
+        return GatewayOutcome(
+            *await self.launcher.run_and_capture(*words, typed=typed.encode(), env=env)
+        )
 
-    async def at_terminal(
+    async def run_at_terminal(
         self, *words: str | Path, types: Mapping[str, str]
     ) -> tuple[int | None, str]:
         """Its exit status and the screen; each text is typed when what it answers is there."""
         master, slave = pty.openpty()
         screen, waiting = "", dict(types)
         try:
-            process = self.warm.start(
+            process = self.launcher.start(
                 *words,
                 stdin=slave,
                 stdout=slave,
@@ -65,7 +69,7 @@ class Command:
             os.close(slave)
             os.set_blocking(master, False)
             async with asyncio.timeout(PATIENCE):
-                while piece := await read_some(master):
+                while piece := await read_terminal(master):
                     screen += piece
                     for asked in [asked for asked in waiting if asked in screen]:
                         os.write(master, waiting.pop(asked).encode())
@@ -75,10 +79,10 @@ class Command:
         return process.returncode, screen.replace("\r\n", "\n")
 
     @asynccontextmanager
-    async def running(self, home: Path, *words: str) -> AsyncIterator[Started]:
+    async def run_gateway(self, home: Path, *words: str) -> AsyncIterator[ForkedProcess]:
         """`run`, with what it says in a file beside the home. Killed, if it still runs then."""
         with (home.parent / "output.log").open("ab") as output:
-            process = self.warm.start(
+            process = self.launcher.start(
                 "run",
                 "--home",
                 home,
@@ -96,13 +100,13 @@ class Command:
             await process.wait()
 
 
-def pigeon() -> Command:
+def make_pigeon_command() -> GatewayCommand:
     directory = tempfile.TemporaryDirectory(prefix="pigeon-")
-    PLACES.append(directory)
+    TEMPORARY_DIRECTORIES.append(directory)
     path = Path(directory.name)
-    (path / "crabtalk_pigeon.py").write_text(source())
-    return Command("crabtalk-pigeon", "crabtalk_pigeon:main", path=path)
+    (path / "crabtalk_pigeon.py").write_text(read_source())
+    return GatewayCommand("crabtalk-pigeon", "crabtalk_pigeon:main", path=path)
 
 
-PLACES: list[tempfile.TemporaryDirectory[str]] = []  # removed when Python ends
-PIGEON = pigeon()
+TEMPORARY_DIRECTORIES: list[tempfile.TemporaryDirectory[str]] = []  # removed when Python ends
+PIGEON_COMMAND = make_pigeon_command()

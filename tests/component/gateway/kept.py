@@ -13,54 +13,56 @@ from pathlib import Path
 from typing import Any
 
 from apps.crabup.tests import machine
-from apps.crabup.tests.machine import Machine, Outcome
-from crabup.processes import Process
+from apps.crabup.tests.machine import CrabupMachine, CrabupOutcome
+from crabup.processes import TrackedProcess
 
 SYSTEMCTL = Path(machine.__file__).with_name("tiny_systemctl.py")
 
 
-class Kept:
-    def __init__(self, name: str, machine: Machine, keeper: str) -> None:
+class ManagedGateway:
+    def __init__(self, name: str, machine: CrabupMachine, keeper: str) -> None:
         self._name = name
         self._machine = machine
-        self._keeper = keeper
+        self._manager = keeper
         self._pid = 0
 
     async def start(self) -> None:
-        said = (await self._crabup(self._name, "start")).said
+        said = (await self._run_crabup(self._name, "start")).notice
         row = (await self.ps())[self._name]
         self._pid = row["pid"]
-        assert said == f"{self._name} runs (pid {self._pid}), kept by {self._keeper}"
+        assert said == f"{self._name} runs (pid {self._pid}), kept by {self._manager}"
         assert row["status"] == "running"
 
     async def stop(self) -> None:
-        assert (await self._crabup(self._name, "stop")).said == f"{self._name} is stopped"
-        assert Process.at(self._pid) is None
+        assert (await self._run_crabup(self._name, "stop")).notice == f"{self._name} is stopped"
+        assert TrackedProcess.find_by_pid(self._pid) is None
 
-    async def logs(self) -> str:
-        return (await self._crabup(self._name, "logs")).answer
+    async def read_logs(self) -> str:
+        return (await self._run_crabup(self._name, "logs")).output
 
     async def ps(self) -> dict[str, dict[str, Any]]:
-        return await asyncio.to_thread(self._machine.ps)
+        return await asyncio.to_thread(self._machine.list_services)
 
-    async def _crabup(self, *words: str) -> Outcome:
-        return await asyncio.to_thread(self._machine.crabup, *words)
+    async def _run_crabup(self, *words: str) -> CrabupOutcome:
+        return await asyncio.to_thread(self._machine.run_crabup, *words)
 
 
 @contextmanager
-def kept(name: str, path: Path, home: Path, *, has_systemd: bool) -> Iterator[Kept]:
+def manage_gateway(
+    name: str, path: Path, home: Path, *, has_systemd: bool
+) -> Iterator[ManagedGateway]:
     """The machine has the program as it is installed, and a systemd of the user or none."""
-    with Machine(path, home) as found:
+    with CrabupMachine(path, home) as found:
         if not has_systemd:
-            yield Kept(name, found, "crabup until the next reboot")
+            yield ManagedGateway(name, found, "crabup until the next reboot")
             return
         state = path / "state"
         state.mkdir()
         words = " ".join(shlex.quote(str(word)) for word in (sys.executable, SYSTEMCTL, state))
-        found.stub("systemctl", f'exec {words} "$@"')
+        found.add_stub("systemctl", f'exec {words} "$@"')
         try:
-            yield Kept(name, found, "systemd")
+            yield ManagedGateway(name, found, "systemd")
         finally:
             for file in state.iterdir():
-                if (process := Process.at(int(file.read_text()))) is not None:
-                    process.end(1)
+                if (process := TrackedProcess.find_by_pid(int(file.read_text()))) is not None:
+                    process.terminate(1)

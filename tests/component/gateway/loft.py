@@ -23,7 +23,7 @@ PATIENCE = 30
 
 
 @dataclass(frozen=True)
-class Fault:
+class PigeonFault:
     """An HTTP status; 0 cuts the connection, before or after the deed was done."""
 
     status: int
@@ -32,7 +32,7 @@ class Fault:
 
 
 @dataclass
-class Message:
+class PigeonMessage:
     id: str
     chat: str
     text: str
@@ -42,34 +42,34 @@ class Message:
     history: list[str] = field(default_factory=list)
     is_literal: bool = False
 
-    def payload(self, label: str) -> str:
+    def payload_of(self, label: str) -> str:
         return next(payload for shown, payload in self.buttons if label in shown)
 
 
-class Loft:
+class PigeonServer:
     def __init__(self) -> None:
         self.url = ""
         self.token = "coo"
-        self.waiting: dict[str, dict[str, Any]] = {}
-        self.messages: list[Message] = []
+        self.pending: dict[str, dict[str, Any]] = {}
+        self.messages: list[PigeonMessage] = []
         self.files: dict[str, bytes] = {}
         self.typing: list[str] = []
-        self.taken: list[str] = []
+        self.acknowledged: list[str] = []
         self.calls: list[str] = []
         self.times: list[tuple[str, str, float]] = []  # of what changed a chat
         self.blocked: set[str] = set()
         self.limit = 500
-        self.redeliver = 0.3  # seconds after which what was not taken is given again
+        self.redeliver_after = 0.3  # seconds after which what was not taken is given again
         self.is_away = False
-        self._given: dict[str, float] = {}
-        self._faults: dict[str, deque[Fault]] = {}
+        self._delivered_at: dict[str, float] = {}
+        self._faults: dict[str, deque[PigeonFault]] = {}
         self._numbers = itertools.count(1)
-        self.seen: Callable[[Message], None] = lambda message: None
-        self.news = asyncio.Event()
+        self.on_message: Callable[[PigeonMessage], None] = lambda message: None
+        self.changed = asyncio.Event()
 
     # ── People ──────────────────────────────────────────────────────────────────────────────
 
-    def says(
+    def add_message(
         self,
         text: str,
         person: str = "7",
@@ -91,7 +91,7 @@ class Loft:
             self.files[key] = data
             kind = "application/octet-stream"
             attachments.append({"id": key, "name": file_name, "size": len(data), "kind": kind})
-        self.waiting[number] = {
+        self.pending[number] = {
             "id": number,
             "chat": {"id": chat or person, "is_group": is_group, "title": "Shells"},
             "person": {"id": person, "name": name},
@@ -102,31 +102,33 @@ class Loft:
             "message_id": message_id or f"m-{number}",
             "at": time.time(),
         }
-        self._tell()
+        self._notify()
         return number
 
-    def presses(self, message: Message, label: str, person: str = "7", **more: Any) -> str:
-        payload = message.payload(label)
-        return self.says("", person, press=payload, message_id=message.id, **more)
+    def press_button(
+        self, message: PigeonMessage, label: str, person: str = "7", **more: Any
+    ) -> str:
+        payload = message.payload_of(label)
+        return self.add_message("", person, press=payload, message_id=message.id, **more)
 
-    def of(self, chat: str) -> list[Message]:
+    def messages_in(self, chat: str) -> list[PigeonMessage]:
         return [message for message in self.messages if message.chat == chat]
 
-    def texts(self, chat: str = "7") -> list[str]:
-        return [message.text for message in self.of(chat)]
+    def texts_in(self, chat: str = "7") -> list[str]:
+        return [message.text for message in self.messages_in(chat)]
 
-    def fail(self, path: str, *faults: Fault) -> None:
+    def inject_faults(self, path: str, *faults: PigeonFault) -> None:
         self._faults.setdefault(path, deque()).extend(faults)
 
-    async def until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, claim: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not claim():
-                self.news.clear()
+                self.changed.clear()
                 if not claim():
-                    await self.news.wait()
+                    await self.changed.wait()
 
-    def _tell(self) -> None:
-        self.news.set()
+    def _notify(self) -> None:
+        self.changed.set()
 
     # ── The service ─────────────────────────────────────────────────────────────────────────
 
@@ -138,9 +140,9 @@ class Loft:
         faults = self._faults.get(path)
         fault = faults.popleft() if faults else None
         if self.is_away:
-            fault = Fault(503)
+            fault = PigeonFault(503)
         if fault is None or fault.is_done:
-            answer = await self._do(path, request)
+            answer = await self._handle_path(path, request)
         if fault is None:
             return answer
         if fault.status == 0:
@@ -150,7 +152,7 @@ class Loft:
         body = {"error": f"as told: {fault.status}", "seconds": fault.seconds}
         return web.json_response(body, status=fault.status)
 
-    async def _do(self, path: str, request: web.Request) -> web.StreamResponse:
+    async def _handle_path(self, path: str, request: web.Request) -> web.StreamResponse:
         if path.startswith("files/"):
             data = self.files.get(path.removeprefix("files/"))
             return web.Response(status=404) if data is None else web.Response(body=data)
@@ -166,9 +168,9 @@ class Loft:
             case "updates":
                 return web.json_response(await self._updates())
             case "taken":
-                self.waiting.pop(body["id"], None)
-                self.taken.append(body["id"])
-                self._tell()
+                self.pending.pop(body["id"], None)
+                self.acknowledged.append(body["id"])
+                self._notify()
                 return web.json_response({})
             case "send":
                 return self._send(**body)
@@ -185,11 +187,11 @@ class Loft:
             now = time.monotonic()
             due = [
                 one
-                for key, one in self.waiting.items()
-                if now - self._given.get(key, -math.inf) >= self.redeliver
+                for key, one in self.pending.items()
+                if now - self._delivered_at.get(key, -math.inf) >= self.redeliver_after
             ]
             if due or now > deadline:
-                self._given.update({one["id"]: now for one in due})
+                self._delivered_at.update({one["id"]: now for one in due})
                 return due
             await asyncio.sleep(0.005)
 
@@ -202,17 +204,17 @@ class Loft:
         file: tuple[str, bytes] | None = None,
         literal: bool = False,
     ) -> web.Response:
-        if (refusal := self._refusal(chat, text)) is not None:
+        if (refusal := self._check_message(chat, text)) is not None:
             return refusal
-        made = Message(
+        made = PigeonMessage(
             f"b{next(self._numbers)}", chat, text, [list(b) for b in buttons], reply_to, file
         )
         made.is_literal = literal
         made.history.append(text)
         self.messages.append(made)
         self.times.append((chat, "send", time.monotonic()))
-        self.seen(made)
-        self._tell()
+        self.on_message(made)
+        self._notify()
         return web.json_response({"id": made.id})
 
     def _edit(
@@ -223,20 +225,20 @@ class Loft:
         buttons: Sequence[Sequence[str]],
         literal: bool = False,
     ) -> web.Response:
-        if (refusal := self._refusal(chat, text)) is not None:
+        if (refusal := self._check_message(chat, text)) is not None:
             return refusal
-        found = next((one for one in self.of(chat) if one.id == id), None)
+        found = next((one for one in self.messages_in(chat) if one.id == id), None)
         if found is None:
             return web.json_response({"error": "there is no such message"}, status=404)
         found.text, found.buttons = text, [list(b) for b in buttons]
         found.is_literal = literal
         found.history.append(text)
         self.times.append((chat, "edit", time.monotonic()))
-        self.seen(found)
-        self._tell()
+        self.on_message(found)
+        self._notify()
         return web.json_response({})
 
-    def _refusal(self, chat: str, text: str) -> web.Response | None:
+    def _check_message(self, chat: str, text: str) -> web.Response | None:
         if chat in self.blocked:
             return web.json_response({"error": "you are blocked"}, status=403)
         if len(text.encode("utf-16-le")) // 2 > self.limit:
@@ -245,8 +247,8 @@ class Loft:
 
 
 @asynccontextmanager
-async def loft() -> AsyncIterator[Loft]:
-    service = Loft()
+async def run_pigeon_server() -> AsyncIterator[PigeonServer]:
+    service = PigeonServer()
     app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", service.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)

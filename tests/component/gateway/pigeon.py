@@ -7,13 +7,13 @@ from types import ModuleType
 PAGE = Path(__file__).parents[3] / "docs" / "gateways.md"
 
 
-def source() -> str:
+def read_source() -> str:
     (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     return str(found)
 
 
-def load() -> ModuleType:
+def load_module() -> ModuleType:
     module = ModuleType("pigeon")
     module.__file__ = str(PAGE)
-    exec(compile(source(), str(PAGE), "exec"), module.__dict__)  # noqa: S102 - our own page
+    exec(compile(read_source(), str(PAGE), "exec"), module.__dict__)  # noqa: S102 - our own page
     return module

@@ -6,16 +6,16 @@ import pytest
 
 from crabtalk.component.gateway import (
     Chat,
-    Pairing,
+    GatewaySettings,
+    PairingCode,
     Person,
-    Settings,
     Update,
     load_settings,
     write_settings,
 )
-from crabtalk.component.gateway.access import MOST_STRANGERS, Access
-from crabtalk.component.gateway.pairing import SECONDS, TRIES
-from tests.component.gateway.world import world
+from crabtalk.component.gateway.access import MAX_STRANGERS, AccessControl
+from crabtalk.component.gateway.pairing import LIFETIME_SECONDS, MAX_TRIES
+from tests.component.gateway.world import open_gateway_world
 
 # What it waits for is on the wire, and the loop makes no difference.
 pytestmark = pytest.mark.one_loop
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.one_loop
 ANN = Person("7", "Ann")
 
 
-def said(text: str, person: Person = ANN, chat: Chat | None = None) -> Update:
+def make_update(text: str, person: Person = ANN, chat: Chat | None = None) -> Update:
     return Update("u1", chat or Chat(person.id), person, text)
 
 
-class Clock:
+class AccessClock:
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -35,142 +35,146 @@ class Clock:
         return self.now
 
 
-class Door:
+class AccessSetup:
     """An Access with a clock of its own."""
 
     def __init__(self, home: Path, *allowed: str) -> None:
         (home / "config").mkdir(parents=True)
         self.path = home / "config" / "pigeon.toml"
-        self.clock = Clock()
-        self.pairing = Pairing(home, "pigeon", clock=self.clock)
-        settings = Settings(allowed_users=allowed)
-        self.access = Access("pigeon", settings, self.path, self.pairing, clock=self.clock)
+        self.clock = AccessClock()
+        self.pairing = PairingCode(home, "pigeon", clock=self.clock)
+        settings = GatewaySettings(allowed_users=allowed)
+        self.access = AccessControl("pigeon", settings, self.path, self.pairing, clock=self.clock)
 
 
 @pytest.mark.req("gateways.allow_list")
 def test_an_empty_list_serves_nobody_and_says_how_to_be_added(home: Path) -> None:
-    door = Door(home)
-    assert not door.access.serves(ANN, Chat("7"))
-    told = door.access.stranger(said("hello"))
+    door = AccessSetup(home)
+    assert not door.access.is_allowed(ANN, Chat("7"))
+    told = door.access.handle_stranger(make_update("hello"))
     assert "crabtalk-pigeon pair" in told
     assert "add 7 to allowed_users in config/pigeon.toml" in told
-    assert door.access.stranger(said("hello")) == "", "once an hour is enough"
+    assert door.access.handle_stranger(make_update("hello")) == "", "once an hour is enough"
     door.clock.now += 3601
-    assert door.access.stranger(said("hello"))
+    assert door.access.handle_stranger(make_update("hello"))
 
 
 @pytest.mark.req("gateways.allow_list")
 def test_in_a_group_those_are_served_who_are_on_the_list_or_whose_group_is(home: Path) -> None:
-    door = Door(home, "7", "group:-5")
-    assert door.access.serves(ANN, Chat("-6", is_group=True))
-    assert not door.access.serves(Person("8", "Bo"), Chat("-6", is_group=True))
-    assert door.access.serves(Person("8", "Bo"), Chat("-5", is_group=True))
-    assert not door.access.serves(Person("8", "Bo"), Chat("-5", is_group=False))
-    assert '"group:-6"' in door.access.stranger(said("hi", chat=Chat("-6", is_group=True)))
+    door = AccessSetup(home, "7", "group:-5")
+    assert door.access.is_allowed(ANN, Chat("-6", is_group=True))
+    assert not door.access.is_allowed(Person("8", "Bo"), Chat("-6", is_group=True))
+    assert door.access.is_allowed(Person("8", "Bo"), Chat("-5", is_group=True))
+    assert not door.access.is_allowed(Person("8", "Bo"), Chat("-5", is_group=False))
+    assert '"group:-6"' in door.access.handle_stranger(
+        make_update("hi", chat=Chat("-6", is_group=True))
+    )
 
 
 @pytest.mark.req("gateways.pairing")
 def test_a_code_lets_one_person_in_once(home: Path) -> None:
-    door = Door(home)
-    code = door.pairing.make()
+    door = AccessSetup(home)
+    code = door.pairing.create_code()
     file = home / "run" / "pigeon.pairing"
     assert file.stat().st_mode & 0o777 == 0o600
     assert code not in file.read_text()
     spaced = f"{code[:4].lower()} {code[4:].lower()}"
-    assert "Welcome" in door.access.stranger(said(spaced))
-    assert door.access.serves(ANN, Chat("7"))
+    assert "Welcome" in door.access.handle_stranger(make_update(spaced))
+    assert door.access.is_allowed(ANN, Chat("7"))
     assert load_settings(door.path).allowed_users == ("7",)
     assert door.path.stat().st_mode & 0o777 == 0o600
-    assert "Welcome" not in door.access.stranger(said(code, Person("8", "Bo")))
-    assert not door.access.serves(Person("8", "Bo"), Chat("8"))
+    assert "Welcome" not in door.access.handle_stranger(make_update(code, Person("8", "Bo")))
+    assert not door.access.is_allowed(Person("8", "Bo"), Chat("8"))
 
 
 @pytest.mark.req("gateways.pairing")
 def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
-    door = Door(home)
-    code = door.pairing.make()
-    assert door.access.stranger(said("hello")), "words are no try"
-    for _ in range(TRIES):
-        assert "not the code" in door.access.stranger(said("/start AAAABBBB"))
+    door = AccessSetup(home)
+    code = door.pairing.create_code()
+    assert door.access.handle_stranger(make_update("hello")), "words are no try"
+    for _ in range(MAX_TRIES):
+        assert "not the code" in door.access.handle_stranger(make_update("/start AAAABBBB"))
     assert not door.pairing.is_open
-    assert "Welcome" not in door.access.stranger(said(code))
-    assert not door.access.serves(ANN, Chat("7"))
+    assert "Welcome" not in door.access.handle_stranger(make_update(code))
+    assert not door.access.is_allowed(ANN, Chat("7"))
 
 
 @pytest.mark.req("gateways.pairing")
 def test_a_code_expires_and_a_new_one_voids_the_old(home: Path) -> None:
-    door = Door(home)
-    old = door.pairing.make()
-    new = door.pairing.make()
-    assert not door.pairing.claim(old)
-    door.clock.now += SECONDS + 1
-    assert not door.pairing.claim(new)
+    door = AccessSetup(home)
+    old = door.pairing.create_code()
+    new = door.pairing.create_code()
+    assert not door.pairing.claim_code(old)
+    door.clock.now += LIFETIME_SECONDS + 1
+    assert not door.pairing.claim_code(new)
 
 
 def test_a_code_works_behind_start_and_never_in_a_group(home: Path) -> None:
-    door = Door(home)
-    code = door.pairing.make()
-    assert "Welcome" not in door.access.stranger(said(code, chat=Chat("-5", is_group=True)))
-    assert "Welcome" in door.access.stranger(said(f"/start {code}"))
+    door = AccessSetup(home)
+    code = door.pairing.create_code()
+    assert "Welcome" not in door.access.handle_stranger(
+        make_update(code, chat=Chat("-5", is_group=True))
+    )
+    assert "Welcome" in door.access.handle_stranger(make_update(f"/start {code}"))
 
 
 def test_a_damaged_file_of_pairing_is_no_code(home: Path) -> None:
-    door = Door(home)
-    door.pairing.make()
+    door = AccessSetup(home)
+    door.pairing.create_code()
     (home / "run" / "pigeon.pairing").write_text("[1]")
     assert not door.pairing.is_open
-    assert not door.pairing.claim("")
+    assert not door.pairing.claim_code("")
 
 
 @pytest.mark.req("gateways.bounds.strangers")
 def test_the_strangers_that_are_remembered_are_bounded(home: Path) -> None:
-    door = Door(home)
-    for number in range(MOST_STRANGERS + 100):
-        door.access.stranger(said("hello", Person(str(number), "x")))
-    assert len(door.access._told) == MOST_STRANGERS
+    door = AccessSetup(home)
+    for number in range(MAX_STRANGERS + 100):
+        door.access.handle_stranger(make_update("hello", Person(str(number), "x")))
+    assert len(door.access._notified_at) == MAX_STRANGERS
 
 
 def test_a_list_that_is_edited_holds_at_once_and_a_broken_one_changes_nothing(home: Path) -> None:
-    door = Door(home)
+    door = AccessSetup(home)
     door.path.write_text("allowed_users = [7]\n")
-    assert door.access.serves(ANN, Chat("7"))
+    assert door.access.is_allowed(ANN, Chat("7"))
     door.path.write_text("allowed_users = [7\n")
-    assert door.access.serves(ANN, Chat("7"))
+    assert door.access.is_allowed(ANN, Chat("7"))
     door.path.write_text("allowed_users = [8]  # Bo alone\n")
-    assert not door.access.serves(ANN, Chat("7"))
+    assert not door.access.is_allowed(ANN, Chat("7"))
 
 
 @pytest.mark.req("gateways.allow_list")
 async def test_a_stranger_reaches_no_agent_until_the_code_is_sent(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running(allowed_users=()):
-        w.loft.says("hello", "66")
-        await w.loft.until(lambda: w.loft.texts("66"))
-        w.loft.says("@twin hello", "66")
-        w.loft.says("/agents", "66")
-        w.loft.says("", "66", press="x:0:0")
-        await w.until(lambda: not w.loft.waiting)
-        code = Pairing(w.home, "pigeon").make()
-        w.loft.says(code, "66")
-        await w.loft.until(lambda: "Welcome" in w.loft.texts("66")[-1])
-        assert len(w.loft.texts("66")) == 2
+    async with open_gateway_world(tmp_path) as w, w.run_gateway(allowed_users=()):
+        w.server.add_message("hello", "66")
+        await w.server.wait_until(lambda: w.server.texts_in("66"))
+        w.server.add_message("@twin hello", "66")
+        w.server.add_message("/agents", "66")
+        w.server.add_message("", "66", press="x:0:0")
+        await w.wait_until(lambda: not w.server.pending)
+        code = PairingCode(w.home, "pigeon").create_code()
+        w.server.add_message(code, "66")
+        await w.server.wait_until(lambda: "Welcome" in w.server.texts_in("66")[-1])
+        assert len(w.server.texts_in("66")) == 2
         assert w.daemon is not None
         assert w.daemon.model.requests == []
-        w.loft.says("hello", "66")
-        await w.loft.until(lambda: w.loft.texts("66")[-1] == "heard: hello")
-        await w.idle()
+        w.server.add_message("hello", "66")
+        await w.server.wait_until(lambda: w.server.texts_in("66")[-1] == "heard: hello")
+        await w.wait_until_idle()
 
 
 @pytest.mark.req("gateways.pairing")
 async def test_a_code_that_comes_again_is_no_message_to_an_agent(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         write_settings(w.home / "config" / "pigeon.toml", {"allowed_users": [7]})
-        code = Pairing(w.home, "pigeon").make()
+        code = PairingCode(w.home, "pigeon").create_code()
         for _ in range(2):  # as it does when the service was not told that it is taken
-            async with w.running(allowed_users=("7",)):
-                w.loft.says(code, "66", update="u66")
-                await w.until(lambda: not w.loft.waiting)
-                w.loft.says("!say still here", "7")
-                await w.loft.until(lambda: w.loft.texts("7")[-1:] == ["still here"])
-                await w.idle()
-        assert len(w.loft.texts("66")) == 1
-        assert "Welcome" in w.loft.texts("66")[0]
+            async with w.run_gateway(allowed_users=("7",)):
+                w.server.add_message(code, "66", update="u66")
+                await w.wait_until(lambda: not w.server.pending)
+                w.server.add_message("!say still here", "7")
+                await w.server.wait_until(lambda: w.server.texts_in("7")[-1:] == ["still here"])
+                await w.wait_until_idle()
+        assert len(w.server.texts_in("66")) == 1
+        assert "Welcome" in w.server.texts_in("66")[0]

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from crabtalk.component.gateway import GatewayError, Settings, load_settings
+from crabtalk.component.gateway import GatewayError, GatewaySettings, load_settings
 from crabtalk.component.gateway.bindings import AgentBindings
-from crabtalk.component.gateway.entries import Chose
+from crabtalk.component.gateway.entries import AgentChosen
 from crabtalk.component.gateway.service import Chat, Person, Update
 from crabtalk.component.gateway.settings import ChatSettings
-from tests.component.gateway.asking import asking_daemon
-from tests.component.gateway.test_recovery import asking, came, left
-from tests.component.gateway.world import World, world
+from tests.component.gateway.asking import run_approval_daemon
+from tests.component.gateway.test_recovery import make_received, make_request, write_journal
+from tests.component.gateway.world import GatewayWorld, open_gateway_world
 from tests.daemon.served import AGENTS
 
 pytestmark = pytest.mark.one_loop
@@ -21,11 +21,11 @@ GUARDED = {**AGENTS, "guarded": 'prompt = "You are guarded."\ntools = ["recall"]
 NOT_HERE = "You cannot talk to {} in this chat; /agents lists who answers here."
 
 
-def from_(person: str = "7", chat: str = "", *, is_group: bool = False) -> Update:
+def make_update(person: str = "7", chat: str = "", *, is_group: bool = False) -> Update:
     return Update("u", Chat(chat or person, is_group), Person(person, "Ann"))
 
 
-async def senders_of(w: World, agent: str) -> list[str]:
+async def list_senders(w: GatewayWorld, agent: str) -> list[str]:
     assert w.daemon is not None
     async with w.daemon.client() as client:
         found = (await client.list_conversations(agent=agent)).conversations
@@ -37,36 +37,36 @@ async def senders_of(w: World, agent: str) -> list[str]:
 
 @pytest.mark.req("trust.gateways.agents")
 async def test_a_chat_cannot_leave_the_agent_its_owner_chose(tmp_path: Path) -> None:
-    async with world(tmp_path, agents=GUARDED) as w:
-        async with w.running(agent="guarded", agents=()):
-            w.loft.says("/agents")
-            await w.told("Agents:\n- guarded (here)")
+    async with open_gateway_world(tmp_path, agents=GUARDED) as w:
+        async with w.run_gateway(agent="guarded", agents=()):
+            w.server.add_message("/agents")
+            await w.wait_for_texts("Agents:\n- guarded (here)")
             for words in ("/agent crab", "@crab !say leaked", "/guest crab !say leaked"):
-                w.loft.messages.clear()
-                w.loft.says(words)
-                await w.told(NOT_HERE.format("crab"))
-            w.loft.says("/agent nobody")
-            await w.loft.until(lambda: w.loft.texts()[-1] == NOT_HERE.format("nobody"))
-            w.loft.says("hello")
-            await w.loft.until(lambda: w.loft.texts()[-1] == "heard: hello")
-            await w.idle()
-        assert await senders_of(w, "guarded") == ["pg:7"]
-        assert await senders_of(w, "crab") == []
+                w.server.messages.clear()
+                w.server.add_message(words)
+                await w.wait_for_texts(NOT_HERE.format("crab"))
+            w.server.add_message("/agent nobody")
+            await w.server.wait_until(lambda: w.server.texts_in()[-1] == NOT_HERE.format("nobody"))
+            w.server.add_message("hello")
+            await w.server.wait_until(lambda: w.server.texts_in()[-1] == "heard: hello")
+            await w.wait_until_idle()
+        assert await list_senders(w, "guarded") == ["pg:7"]
+        assert await list_senders(w, "crab") == []
 
 
 @pytest.mark.req("trust.gateways.agents")
 async def test_a_guest_that_is_not_allowed_does_not_enter_a_turn_either(tmp_path: Path) -> None:
-    async with world(tmp_path, agents=GUARDED) as w:
-        async with w.running(agent="guarded", agents=()):
-            w.loft.says("!say So far.\n!wait\n!say The end.")
-            await w.told("So far.")
-            w.loft.says("@crab !say leaked")
+    async with open_gateway_world(tmp_path, agents=GUARDED) as w:
+        async with w.run_gateway(agent="guarded", agents=()):
+            w.server.add_message("!say So far.\n!wait\n!say The end.")
+            await w.wait_for_texts("So far.")
+            w.server.add_message("@crab !say leaked")
             assert w.daemon is not None
             await w.daemon.model.until_waiting()
             w.daemon.model.release()
-            await w.told("So far.The end.", NOT_HERE.format("crab"))
-            await w.idle()
-        assert await w.said("pg:7", "guarded") == [
+            await w.wait_for_texts("So far.The end.", NOT_HERE.format("crab"))
+            await w.wait_until_idle()
+        assert await w.list_messages("pg:7", "guarded") == [
             ("user", "!say So far.\n!wait\n!say The end."),
             ("assistant", "So far.The end."),
         ]
@@ -76,93 +76,103 @@ async def test_a_guest_that_is_not_allowed_does_not_enter_a_turn_either(tmp_path
 async def test_a_choice_that_is_not_allowed_any_more_falls_back_and_says_so_once(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path, agents=GUARDED) as w:
-        left(w, Chose("7", "crab"))
-        async with w.running(agent="guarded", agents=()):
-            w.loft.says("hello")
+    async with open_gateway_world(tmp_path, agents=GUARDED) as w:
+        write_journal(w, AgentChosen("7", "crab"))
+        async with w.run_gateway(agent="guarded", agents=()):
+            w.server.add_message("hello")
             notice = "This chat cannot talk to crab any more. guarded answers now."
-            await w.told(notice, "heard: hello")
-            w.loft.says("hello")
-            await w.told(notice, "heard: hello", "heard: hello")
-            await w.idle()
-        async with w.running(agent="guarded", agents=()):
-            w.loft.says("/agents")
-            await w.loft.until(lambda: w.loft.texts()[-1] == "Agents:\n- guarded (here)")
-            await w.idle()
-        assert len(w.loft.texts()) == 4
-        assert await senders_of(w, "crab") == []
+            await w.wait_for_texts(notice, "heard: hello")
+            w.server.add_message("hello")
+            await w.wait_for_texts(notice, "heard: hello", "heard: hello")
+            await w.wait_until_idle()
+        async with w.run_gateway(agent="guarded", agents=()):
+            w.server.add_message("/agents")
+            await w.server.wait_until(
+                lambda: w.server.texts_in()[-1] == "Agents:\n- guarded (here)"
+            )
+            await w.wait_until_idle()
+        assert len(w.server.texts_in()) == 4
+        assert await list_senders(w, "crab") == []
 
 
 @pytest.mark.req("trust.gateways.agents.stored")
 @pytest.mark.parametrize(
     "stored",
     [
-        (came("u1", "hello"), asking("u1", "hello")),
-        (came("u1", "@crab hello"), asking("u1", "hello", agent="guarded", guest="crab")),
+        (make_received("u1", "hello"), make_request("u1", "hello")),
+        (
+            make_received("u1", "@crab hello"),
+            make_request("u1", "hello", agent="guarded", guest="crab"),
+        ),
     ],
 )
 async def test_a_turn_that_waited_for_an_agent_not_allowed_any_more_is_not_begun(
     tmp_path: Path, stored: tuple[Any, ...]
 ) -> None:
-    async with world(tmp_path, agents=GUARDED) as w:
-        left(w, *stored)
-        async with w.running(agent="guarded", agents=()):
-            await w.told(NOT_HERE.format("crab"))
-            await w.idle()
-        assert await senders_of(w, "crab") == []
+    async with open_gateway_world(tmp_path, agents=GUARDED) as w:
+        write_journal(w, *stored)
+        async with w.run_gateway(agent="guarded", agents=()):
+            await w.wait_for_texts(NOT_HERE.format("crab"))
+            await w.wait_until_idle()
+        assert await list_senders(w, "crab") == []
         assert w.daemon is not None
         assert w.daemon.model.requests == []
 
 
 @pytest.mark.req("trust.gateways.owners")
 async def test_an_owners_own_chat_may_talk_to_every_agent_and_nobody_elses(tmp_path: Path) -> None:
-    async with world(tmp_path, agents=GUARDED) as w:
-        async with w.running(agent="guarded", agents=(), owners=("7",)):
-            w.loft.says("/agent crab")
-            w.loft.says("hello")
-            await w.told("You are talking to crab now.", "heard: hello")
-            w.loft.says("/agent crab", "8")
-            await w.told(NOT_HERE.format("crab"), chat="8")
+    async with open_gateway_world(tmp_path, agents=GUARDED) as w:
+        async with w.run_gateway(agent="guarded", agents=(), owners=("7",)):
+            w.server.add_message("/agent crab")
+            w.server.add_message("hello")
+            await w.wait_for_texts("You are talking to crab now.", "heard: hello")
+            w.server.add_message("/agent crab", "8")
+            await w.wait_for_texts(NOT_HERE.format("crab"), chat="8")
             # Everybody in a group would have what its owner unlocks.
-            w.loft.says("/agent crab", "7", chat="-5", is_group=True)
-            await w.told(NOT_HERE.format("crab"), chat="-5")
-            await w.idle()
-        assert await senders_of(w, "crab") == ["pg:7"]
+            w.server.add_message("/agent crab", "7", chat="-5", is_group=True)
+            await w.wait_for_texts(NOT_HERE.format("crab"), chat="-5")
+            await w.wait_until_idle()
+        assert await list_senders(w, "crab") == ["pg:7"]
 
 
 @pytest.mark.req("trust.gateways.mode")
 async def test_the_mode_is_the_owners_to_see_and_to_set(tmp_path: Path) -> None:
-    async with world(tmp_path, has_daemon=False) as w, asking_daemon(w.home) as daemon:
-        async with w.running(owners=("7",)):
-            w.loft.says("/mode")
-            await w.told("The mode is ask (as the agent's file says).")
-            w.loft.messages.clear()
-            w.loft.says("/mode Plan")
-            await w.told("The mode is plan (set for this conversation).")
+    async with (
+        open_gateway_world(tmp_path, has_daemon=False) as w,
+        run_approval_daemon(w.home) as daemon,
+    ):
+        async with w.run_gateway(owners=("7",)):
+            w.server.add_message("/mode")
+            await w.wait_for_texts("The mode is ask (as the agent's file says).")
+            w.server.messages.clear()
+            w.server.add_message("/mode Plan")
+            await w.wait_for_texts("The mode is plan (set for this conversation).")
             assert daemon.modes == {("crab", "pg:7"): "plan"}
-            w.loft.messages.clear()
-            w.loft.says("/mode default")
-            await w.told("The mode is ask (as the agent's file says).")
-            w.loft.says("/mode yolo")
-            await w.loft.until(lambda: "There is no mode yolo" in w.loft.texts()[-1])
-            assert "accept-edits" in w.loft.texts()[-1]
-            w.loft.says("/help")
-            await w.loft.until(lambda: "/mode NAME" in w.loft.texts()[-1])
+            w.server.messages.clear()
+            w.server.add_message("/mode default")
+            await w.wait_for_texts("The mode is ask (as the agent's file says).")
+            w.server.add_message("/mode yolo")
+            await w.server.wait_until(lambda: "There is no mode yolo" in w.server.texts_in()[-1])
+            assert "accept-edits" in w.server.texts_in()[-1]
+            w.server.add_message("/help")
+            await w.server.wait_until(lambda: "/mode NAME" in w.server.texts_in()[-1])
             for words in ("/mode", "/mode auto"):
-                w.loft.messages.clear()
-                w.loft.says(words, "8")
-                await w.told("Only the owner of this program can see or set the mode.", chat="8")
-            w.loft.says("/help", "8")
-            await w.loft.until(lambda: "/agents" in w.loft.texts("8")[-1])
-            assert "/mode" not in w.loft.texts("8")[-1]
-            await w.idle()
+                w.server.messages.clear()
+                w.server.add_message(words, "8")
+                await w.wait_for_texts(
+                    "Only the owner of this program can see or set the mode.", chat="8"
+                )
+            w.server.add_message("/help", "8")
+            await w.server.wait_until(lambda: "/agents" in w.server.texts_in("8")[-1])
+            assert "/mode" not in w.server.texts_in("8")[-1]
+            await w.wait_until_idle()
         assert daemon.modes == {("crab", "pg:7"): ""}
 
 
 # ── The settings ───────────────────────────────────────────────────────────────────────────────
 
 
-def allowed(settings: Settings, update: Update) -> list[str]:
+def list_allowed_agents(settings: GatewaySettings, update: Update) -> list[str]:
     bindings = AgentBindings(settings)
     return [name for name in ("crab", "guarded", "twin", "") if bindings.is_allowed(update, name)]
 
@@ -175,51 +185,51 @@ def test_each_chat_has_the_agents_of_its_table_or_those_of_all() -> None:
         "-6": ChatSettings(("crab",)),
         "-6/2": ChatSettings(("twin",)),
     }
-    settings = Settings(agent="guarded", agents=("guarded", "twin"), chats=chats)
+    settings = GatewaySettings(agent="guarded", agents=("guarded", "twin"), chats=chats)
     bindings = AgentBindings(settings)
 
     def found(update: Update) -> tuple[list[str], str]:
-        return allowed(settings, update), bindings.default_agent(update)
+        return list_allowed_agents(settings, update), bindings.choose_default_agent(update)
 
-    assert found(from_("7")) == (["guarded", "twin"], "guarded")
-    assert found(from_("8")) == (["crab", "twin"], "twin")
-    assert found(from_("7", "-5", is_group=True)) == (["guarded"], "guarded")
-    assert found(from_("8", "-5", is_group=True)) == (["guarded"], "guarded")
-    assert found(from_("7", "-6", is_group=True)) == (["crab"], "crab")
-    assert found(from_("7", "-6/1", is_group=True)) == (["crab"], "crab")
-    assert found(from_("7", "-6/2", is_group=True)) == (["twin"], "twin")
-    assert found(from_("7", "-7", is_group=True)) == (["guarded", "twin"], "guarded")
+    assert found(make_update("7")) == (["guarded", "twin"], "guarded")
+    assert found(make_update("8")) == (["crab", "twin"], "twin")
+    assert found(make_update("7", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert found(make_update("8", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert found(make_update("7", "-6", is_group=True)) == (["crab"], "crab")
+    assert found(make_update("7", "-6/1", is_group=True)) == (["crab"], "crab")
+    assert found(make_update("7", "-6/2", is_group=True)) == (["twin"], "twin")
+    assert found(make_update("7", "-7", is_group=True)) == (["guarded", "twin"], "guarded")
 
 
 def test_by_default_there_is_one_agent() -> None:
-    assert allowed(Settings(), from_()) == ["crab"]
-    assert allowed(Settings(agent="guarded"), from_()) == ["guarded"]
+    assert list_allowed_agents(GatewaySettings(), make_update()) == ["crab"]
+    assert list_allowed_agents(GatewaySettings(agent="guarded"), make_update()) == ["guarded"]
     # However the settings were made, an agent that is not listed does not answer.
-    settings = Settings(agent="crab", agents=("guarded",))
-    assert AgentBindings(settings).default_agent(from_()) == "guarded"
+    settings = GatewaySettings(agent="crab", agents=("guarded",))
+    assert AgentBindings(settings).choose_default_agent(make_update()) == "guarded"
 
 
 @pytest.mark.req("trust.gateways.owners")
 def test_a_group_is_an_owners_only_if_it_is_listed_itself() -> None:
-    bindings = AgentBindings(Settings(owners=("7", "group:-5")))
-    assert bindings.is_owner(from_("7"))
-    assert not bindings.is_owner(from_("8"))
-    assert bindings.is_owner(from_("8", "-5", is_group=True))
-    assert not bindings.is_owner(from_("7", "-6", is_group=True))
-    assert bindings.may_approve(from_("7", "-6", is_group=True))
-    assert not bindings.may_approve(from_("8", "-6", is_group=True))
+    bindings = AgentBindings(GatewaySettings(owners=("7", "group:-5")))
+    assert bindings.is_owner(make_update("7"))
+    assert not bindings.is_owner(make_update("8"))
+    assert bindings.is_owner(make_update("8", "-5", is_group=True))
+    assert not bindings.is_owner(make_update("7", "-6", is_group=True))
+    assert bindings.may_approve(make_update("7", "-6", is_group=True))
+    assert not bindings.may_approve(make_update("8", "-6", is_group=True))
 
 
 @pytest.mark.req("trust.gateways.owners")
 def test_a_group_that_is_listed_does_not_let_its_members_approve_or_set_the_mode() -> None:
-    bindings = AgentBindings(Settings(owners=("7", "group:-5")))
+    bindings = AgentBindings(GatewaySettings(owners=("7", "group:-5")))
     for person, is_owner in (("7", True), ("8", False)):
-        update = from_(person, "-5", is_group=True)
+        update = make_update(person, "-5", is_group=True)
         assert bindings.is_allowed(update, "crab")
         assert bindings.may_approve(update) is is_owner
         assert bindings.may_set_mode(update) is is_owner
-    assert not bindings.may_set_mode(from_("7", "-6", is_group=True))
-    assert bindings.may_set_mode(from_("7", "7"))
+    assert not bindings.may_set_mode(make_update("7", "-6", is_group=True))
+    assert bindings.may_set_mode(make_update("7", "7"))
 
 
 @pytest.mark.req("trust.gateways.agents")

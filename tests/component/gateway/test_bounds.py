@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component.gateway.gateway import FULL, TOO_LONG
-from tests.component.gateway.loft import Fault
-from tests.component.gateway.world import world
+from crabtalk.component.gateway.gateway import CHAT_FULL, TEXT_TOO_LONG
+from tests.component.gateway.loft import PigeonFault
+from tests.component.gateway.world import open_gateway_world
 
 # What it waits for is on the wire, and the loop makes no difference.
 pytestmark = pytest.mark.one_loop
@@ -17,49 +17,52 @@ pytestmark = pytest.mark.one_loop
 
 @pytest.mark.req("gateways.bounds.chat")
 async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) -> None:
-    async with world(tmp_path, has_daemon=False) as w:
+    async with open_gateway_world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, waiting_in_chat=3, notice_after=60)
-        async with w.running() as gateway:
-            w.loft.says("hello")
-            await w.until(lambda: gateway.statistics()["waiting"] == 1)
+        async with w.run_gateway() as gateway:
+            w.server.add_message("hello")
+            await w.wait_until(lambda: gateway.statistics()["waiting"] == 1)
             for number in range(8):
-                w.loft.says(f"more {number}")
-                await w.until(lambda: not w.loft.waiting)
-            await w.told(FULL)
+                w.server.add_message(f"more {number}")
+                await w.wait_until(lambda: not w.server.pending)
+            await w.wait_for_texts(CHAT_FULL)
             assert gateway.statistics()["waiting"] == 4
-            async with w.serving() as w.daemon:
-                await w.idle()
-                assert await w.heard() == ["hello", *(f"more {number}" for number in range(3))]
-                w.loft.says("again")
-                await w.idle()
-                assert "again" in await w.heard()
-        assert w.loft.texts().count(FULL) == 1
+            async with w.serve_daemon() as w.daemon:
+                await w.wait_until_idle()
+                assert await w.list_user_messages() == [
+                    "hello",
+                    *(f"more {number}" for number in range(3)),
+                ]
+                w.server.add_message("again")
+                await w.wait_until_idle()
+                assert "again" in await w.list_user_messages()
+        assert w.server.texts_in().count(CHAT_FULL) == 1
 
 
 @pytest.mark.req("gateways.bounds.waiting")
 async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 140))
-    async with world(tmp_path, has_daemon=False) as w:
+    async with open_gateway_world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, waiting=5, notice_after=60)
-        w.loft.redeliver = 1000.0
-        async with w.running(allowed_users=people) as gateway:
+        w.server.redeliver_after = 1000.0
+        async with w.run_gateway(allowed_users=people) as gateway:
             for person in people:
-                w.loft.says("hello", person)
+                w.server.add_message("hello", person)
                 await asyncio.sleep(0)
-            await w.until(lambda: gateway.statistics()["waiting"] >= 5)
+            await w.wait_until(lambda: gateway.statistics()["waiting"] >= 5)
             await asyncio.sleep(0.2)  # more would have been taken by now
-            assert len(w.loft.taken) == 5
-            async with w.serving() as w.daemon:
-                await w.idle()
-                assert all(w.loft.texts(person) == ["heard: hello"] for person in people)
+            assert len(w.server.acknowledged) == 5
+            async with w.serve_daemon() as w.daemon:
+                await w.wait_until_idle()
+                assert all(w.server.texts_in(person) == ["heard: hello"] for person in people)
 
 
 @pytest.mark.req("gateways.bounds.text")
 async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.says("x" * 70_000)
-        await w.told(TOO_LONG)
-        await w.idle()
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
+        w.server.add_message("x" * 70_000)
+        await w.wait_for_texts(TEXT_TOO_LONG)
+        await w.wait_until_idle()
         assert w.daemon is not None
         assert w.daemon.model.requests == []
 
@@ -68,34 +71,34 @@ async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) ->
 async def test_strangers_do_not_fill_the_memory_when_the_service_asks_to_wait(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path, has_daemon=False) as w:
+    async with open_gateway_world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, notices=3)
-        w.loft.fail("send", *[Fault(429, seconds=600)] * 20)
-        async with w.running() as gateway:
+        w.server.inject_faults("send", *[PigeonFault(429, seconds=600)] * 20)
+        async with w.run_gateway() as gateway:
             for number in range(20):
-                w.loft.says("hello", f"9{number:02}")
-            await w.until(lambda: not w.loft.waiting)
-            await w.until(lambda: w.loft.calls.count("send") == 3)
+                w.server.add_message("hello", f"9{number:02}")
+            await w.wait_until(lambda: not w.server.pending)
+            await w.wait_until(lambda: w.server.calls.count("send") == 3)
             assert gateway.statistics()["notices"] == 3
 
 
 @pytest.mark.req("gateways.bounds.turns")
 async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 106))
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         assert w.daemon is not None
         w.bounds = replace(w.bounds, turns=2)
-        async with w.running(allowed_users=people) as gateway:
+        async with w.run_gateway(allowed_users=people) as gateway:
             for person in people:
-                w.loft.says("!wait\n!say done", person)
-            await w.until(lambda: gateway.statistics()["chats_at_work"] == 6)
+                w.server.add_message("!wait\n!say done", person)
+            await w.wait_until(lambda: gateway.statistics()["chats_at_work"] == 6)
             for number in (2, 4, 6):
-                await w.until(lambda n=number: len(w.daemon.model.requests) == n)  # type: ignore[misc]
+                await w.wait_until(lambda n=number: len(w.daemon.model.requests) == n)  # type: ignore[misc]
                 await w.daemon.model.until_waiting(2)
-                assert w.daemon.daemon.runtime.running == 2
+                assert w.daemon.daemon.runtime.running_count == 2
                 w.daemon.model.release()
-            await w.idle()
-            assert all(w.loft.texts(person) == ["done"] for person in people)
+            await w.wait_until_idle()
+            assert all(w.server.texts_in(person) == ["done"] for person in people)
 
 
 @pytest.mark.req("gateways.crowd")
@@ -103,16 +106,16 @@ async def test_forty_chats_at_once_are_all_answered_and_leave_nothing_behind(
     tmp_path: Path,
 ) -> None:
     people = tuple(str(number) for number in range(100, 140))
-    async with world(tmp_path) as w, w.running(allowed_users=people) as gateway:
+    async with open_gateway_world(tmp_path) as w, w.run_gateway(allowed_users=people) as gateway:
         for number in range(3):
             for person in people:
-                w.loft.says(f"!say {number}", person)
-            await w.idle()
+                w.server.add_message(f"!say {number}", person)
+            await w.wait_until_idle()
         assert all(
-            [text for one in w.loft.texts(person) for text in one.split()] == ["0", "1", "2"]
+            [text for one in w.server.texts_in(person) for text in one.split()] == ["0", "1", "2"]
             for person in people
         )
-        await w.until(lambda: gateway.statistics()["chats_at_work"] == 0)
+        await w.wait_until(lambda: gateway.statistics()["chats_at_work"] == 0)
         gc.collect()
         assert gateway.statistics()["waiting"] == 0
         assert gateway.statistics()["chats"] == 0

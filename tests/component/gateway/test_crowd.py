@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from crabtalk.component.gateway import write_settings
-from tests.component.gateway.command import PIGEON
-from tests.component.gateway.world import World, world
+from tests.component.gateway.command import PIGEON_COMMAND
+from tests.component.gateway.world import GatewayWorld, open_gateway_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.crowd")]
 
@@ -17,20 +17,20 @@ PEOPLE = [str(number) for number in range(1000, 1200)]
 BEFORE, ROUNDS = 5, 20
 
 
-async def ask_all(w: World, number: int) -> float:
+async def ask_all(w: GatewayWorld, number: int) -> float:
     """Seconds until the last of them is answered."""
-    w.loft.messages.clear()
+    w.server.messages.clear()
     began = time.monotonic()
     for person in PEOPLE:
-        w.loft.says(f"!say {number}", person)
-    await w.loft.until(lambda: len(w.loft.messages) == len(PEOPLE))
+        w.server.add_message(f"!say {number}", person)
+    await w.server.wait_until(lambda: len(w.server.messages) == len(PEOPLE))
     took = time.monotonic() - began
-    await w.until(lambda: not w.loft.waiting)
-    assert all(w.loft.texts(person) == [str(number)] for person in PEOPLE)
+    await w.wait_until(lambda: not w.server.pending)
+    assert all(w.server.texts_in(person) == [str(number)] for person in PEOPLE)
     return took
 
 
-def resident(pid: int) -> float:
+def measure_resident(pid: int) -> float:
     """Megabytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -42,17 +42,17 @@ def resident(pid: int) -> float:
 async def test_two_hundred_chats_at_once_neither_slow_it_down_nor_make_it_grow(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as w:
-        w.loft.redeliver = 600.0
+    async with open_gateway_world(tmp_path) as w:
+        w.server.redeliver_after = 600.0
         write_settings(
             w.home / "config" / "pigeon.toml",
-            {"token": w.loft.token, "base_url": w.loft.url, "allowed_users": PEOPLE},
+            {"token": w.server.token, "base_url": w.server.url, "allowed_users": PEOPLE},
         )
-        async with PIGEON.running(w.home) as process:
+        async with PIGEON_COMMAND.run_gateway(w.home) as process:
             for number in range(BEFORE):
                 await ask_all(w, number)
-            before = resident(process.pid)
+            before = measure_resident(process.pid)
             took = [await ask_all(w, BEFORE + number) for number in range(ROUNDS)]
-            assert resident(process.pid) - before < 8
+            assert measure_resident(process.pid) - before < 8
     half = ROUNDS // 2
     assert sorted(took[half:])[half // 2] < 2 * sorted(took[:half])[half // 2]

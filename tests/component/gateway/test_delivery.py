@@ -11,19 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.client import connect
-from crabtalk.component.gateway import Chat, GatewayError, Person, Settings, Update
-from crabtalk.component.gateway.desk import LONGEST_KEY, Desk
-from crabtalk.component.gateway.files import Files
-from crabtalk.component.gateway.journal import Journal
-from crabtalk.component.gateway.link import OLD_DAEMON, Link
+from crabtalk.component.gateway import Chat, GatewayError, GatewaySettings, Person, Update
+from crabtalk.component.gateway.desk import MAX_KEY_BYTES, GatewayContext
+from crabtalk.component.gateway.files import SenderFiles
+from crabtalk.component.gateway.journal import GatewayJournal
+from crabtalk.component.gateway.link import DAEMON_TOO_OLD, DaemonMonitor
 from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
 from crabtalk.runtime import ToolDispatch, ToolError
 from crabtalk.transport import RunFiles
-from tests.component.gateway.loft import Loft
-from tests.component.gateway.test_recovery import asking, came, left, recovered, said
-from tests.component.gateway.world import PIGEON, World, world
-from tests.daemon.served import calling
-from tests.scripted import listening
+from tests.component.gateway.loft import PigeonServer
+from tests.component.gateway.test_recovery import (
+    make_received,
+    make_request,
+    send_message,
+    wait_until_recovered,
+    write_journal,
+)
+from tests.component.gateway.world import PIGEON_MODULE, GatewayWorld, open_gateway_world
+from tests.daemon.served import script_tool_calls
+from tests.scripted import open_listener
 
 pytestmark = pytest.mark.one_loop
 
@@ -40,10 +46,10 @@ FAILURES = (
 )
 
 
-def script(failure: str) -> str:
+def make_script(failure: str) -> str:
     """Sends a file twice: the first call fails with that text."""
     sends = [("send_file", {"path": "report.txt", "failure": failure})]
-    return calling(sends, [("send_file", {"path": "report.txt", "failure": ""})])
+    return script_tool_calls(sends, [("send_file", {"path": "report.txt", "failure": ""})])
 
 
 async def send_file(call: ToolDispatch) -> str:
@@ -54,7 +60,7 @@ async def send_file(call: ToolDispatch) -> str:
     return "interrupted: not at all"  # a success, whatever it says
 
 
-def files(service: Loft) -> list[str]:
+def list_file_captions(service: PigeonServer) -> list[str]:
     return [message.text for message in service.messages if message.file]
 
 
@@ -63,19 +69,21 @@ def files(service: Loft) -> list[str]:
 async def test_a_file_whose_call_failed_is_not_sent_after_a_restart(
     tmp_path: Path, failure: str
 ) -> None:
-    async with world(tmp_path, tools={"send_file": send_file}) as w:
-        text = script(failure)
-        await said_in_folder(w, text)
-        left(w, came("u1", text), asking("u1", text))
-        await recovered(w)
-        assert w.loft.texts() == ["", "done"]
-        assert files(w.loft) == [""]
+    async with open_gateway_world(tmp_path, tools={"send_file": send_file}) as w:
+        text = make_script(failure)
+        await send_in_folder(w, text)
+        write_journal(w, make_received("u1", text), make_request("u1", text))
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == ["", "done"]
+        assert list_file_captions(w.server) == [""]
 
 
-async def said_in_folder(w: World, text: str) -> None:
+async def send_in_folder(w: GatewayWorld, text: str) -> None:
     """By a process that died, in the sender's own directory as turns of gateways are."""
     assert w.daemon is not None
-    folder = await Files(w.home, PIGEON.Pigeon(None, w.settings)).prepare("pg:7")
+    folder = await SenderFiles(w.home, PIGEON_MODULE.Pigeon(None, w.settings)).prepare_directory(
+        "pg:7"
+    )
     async with w.daemon.client() as client:
         await client.send("crab", text, sender="pg:7", cwd=str(folder), key="pg:7:u1")
 
@@ -89,28 +97,28 @@ async def test_a_call_that_failed_is_shown_as_failed(tmp_path: Path, failure: st
     async def sift(call: ToolDispatch) -> str:
         return failure
 
-    async with world(tmp_path, tools={"dig": dig, "sift": sift}) as w, w.running():
+    async with open_gateway_world(tmp_path, tools={"dig": dig, "sift": sift}) as w, w.run_gateway():
         assert w.daemon is not None
-        w.loft.says("!tool dig {}\n!tool sift {}\n!then\n!wait\n!say Nothing.")
-        await w.told("✓ sift ✗ dig")
+        w.server.add_message("!tool dig {}\n!tool sift {}\n!then\n!wait\n!say Nothing.")
+        await w.wait_for_texts("✓ sift ✗ dig")
         w.daemon.model.release()
-        await w.told("Nothing.")
-        await w.idle()
+        await w.wait_for_texts("Nothing.")
+        await w.wait_until_idle()
 
 
 @pytest.mark.req("gateways.delivery.barrier")
 async def test_after_a_restart_no_run_is_begun_to_find_out_what_became_of_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         assert w.daemon is not None
-        await said(w, "hello", "u1")
-        turn = (came("u1", "hello"), asking("u1", "hello"))
-        compaction = (came("u2", "/compact"), asking("u2", "compact", "compact"))
-        left(w, *turn, *compaction)
+        await send_message(w, "hello", "u1")
+        turn = (make_received("u1", "hello"), make_request("u1", "hello"))
+        compaction = (make_received("u2", "/compact"), make_request("u2", "compact", "compact"))
+        write_journal(w, *turn, *compaction)
         requests = len(w.daemon.model.requests)
         with caplog.at_level(logging.INFO, "crabtalk.runtime.runtime"):
-            await recovered(w)
+            await wait_until_recovered(w)
         runs = [record for record in caplog.records if record.getMessage().startswith("run ")]
         assert [record.getMessage() for record in runs] == []
         assert len(w.daemon.model.requests) == requests
@@ -120,15 +128,15 @@ async def test_after_a_restart_no_run_is_begun_to_find_out_what_became_of_others
 async def test_an_update_that_comes_again_runs_once_also_without_the_journal(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         for _ in range(2):
-            async with w.running():
-                w.loft.says("hello", update="u5")
-                await w.loft.until(lambda: w.loft.texts()[-1:] == ["heard: hello"])
-                await w.idle()
+            async with w.run_gateway():
+                w.server.add_message("hello", update="u5")
+                await w.server.wait_until(lambda: w.server.texts_in()[-1:] == ["heard: hello"])
+                await w.wait_until_idle()
             (w.home / "pigeon" / "journal").unlink()
-            w.loft.messages.clear()
-        assert await w.heard() == ["hello"]
+            w.server.messages.clear()
+        assert await w.list_user_messages() == ["hello"]
         assert w.daemon is not None
         assert len(w.daemon.model.requests) == 1
 
@@ -145,25 +153,25 @@ async def test_a_turn_whose_stream_broke_off_is_followed_again_and_told_once(
         return "sand"
 
     async with (
-        world(tmp_path, tools={"dig": dig}) as w,
-        cuttable(RunFiles.of(w.home).socket) as cut,
-        w.running(),
+        open_gateway_world(tmp_path, tools={"dig": dig}) as w,
+        run_cuttable_relay(RunFiles.for_home(w.home).socket_path) as cut,
+        w.run_gateway(),
     ):
-        w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Found sand.")
+        w.server.add_message("!say I dig.\n!tool dig {}\n!then\n!say Found sand.")
         await dug.wait()
-        await w.loft.until(lambda: w.loft.texts() == ["I dig.\n\n⚙ dig"])
-        w.loft.says("deeper")
-        await w.loft.until(lambda: not w.loft.waiting)
+        await w.server.wait_until(lambda: w.server.texts_in() == ["I dig.\n\n⚙ dig"])
+        w.server.add_message("deeper")
+        await w.server.wait_until(lambda: not w.server.pending)
         cut()
         go_on.set()
-        await w.loft.until(lambda: "heard: deeper" in "".join(w.loft.texts()))
-        await w.idle()
-        assert len(await w.heard()) == 2
-        assert "".join(w.loft.texts()).count("I dig.") == 1
+        await w.server.wait_until(lambda: "heard: deeper" in "".join(w.server.texts_in()))
+        await w.wait_until_idle()
+        assert len(await w.list_user_messages()) == 2
+        assert "".join(w.server.texts_in()).count("I dig.") == 1
 
 
 @asynccontextmanager
-async def cuttable(socket: Path) -> AsyncIterator[Callable[[], None]]:
+async def run_cuttable_relay(socket: Path) -> AsyncIterator[Callable[[], None]]:
     """A relay in front of a socket; calling it cuts all connections, as a network does."""
     behind = socket.with_name("behind.sock")
     socket.rename(behind)
@@ -201,16 +209,16 @@ async def cuttable(socket: Path) -> AsyncIterator[Callable[[], None]]:
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_keys_are_short_and_of_one_message_alone(a: str, b: str) -> None:
     one, other = (Update(name, Chat("7"), Person("7", "Ann")) for name in (a, b))
-    assert len(desk().key(one).encode()) <= LONGEST_KEY
-    assert (desk().key(one) == desk().key(other)) is (a == b)
+    assert len(make_context().message_key(one).encode()) <= MAX_KEY_BYTES
+    assert (make_context().message_key(one) == make_context().message_key(other)) is (a == b)
 
 
-def desk() -> Desk:
-    service = PIGEON.Pigeon(None, Settings())
-    link = Link(connect(home=Path("/nowhere")))
-    journal = Journal(Path("/nowhere/journal"))
-    home = Files(Path("/nowhere"), service)
-    return Desk(journal, service, link, home, Settings(), asyncio.Semaphore())
+def make_context() -> GatewayContext:
+    service = PIGEON_MODULE.Pigeon(None, GatewaySettings())
+    link = DaemonMonitor(connect(home=Path("/nowhere")))
+    journal = GatewayJournal(Path("/nowhere/journal"))
+    home = SenderFiles(Path("/nowhere"), service)
+    return GatewayContext(journal, service, link, home, GatewaySettings(), asyncio.Semaphore())
 
 
 class OldDaemon(Server):
@@ -225,9 +233,9 @@ class OldDaemon(Server):
 
 @pytest.mark.req("gateways.delivery.old_daemon")
 async def test_a_gateway_does_not_run_with_a_daemon_that_knows_no_keys(tmp_path: Path) -> None:
-    async with world(tmp_path, has_daemon=False) as w:
-        async with listening(OldDaemon(), RunFiles.of(w.home).socket):
+    async with open_gateway_world(tmp_path, has_daemon=False) as w:
+        async with open_listener(OldDaemon(), RunFiles.for_home(w.home).socket_path):
             with pytest.raises(GatewayError) as caught:
-                async with w.running():
-                    await w.until(lambda: w.task is not None and w.task.done())
-        assert str(caught.value) == OLD_DAEMON
+                async with w.run_gateway():
+                    await w.wait_until(lambda: w.task is not None and w.task.done())
+        assert str(caught.value) == DAEMON_TOO_OLD

@@ -8,34 +8,36 @@ from pathlib import Path
 import pytest
 
 from crabtalk.runtime import ToolDispatch
-from tests.component.gateway.world import world
+from tests.component.gateway.world import open_gateway_world
 
 
 @pytest.mark.req("gateways.sender")
 async def test_a_person_is_a_sender_and_is_answered(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.says("hello")
-        await w.told("heard: hello")
-        await w.idle()
-        assert await w.said() == [("user", "hello"), ("assistant", "heard: hello")]
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
+        w.server.add_message("hello")
+        await w.wait_for_texts("heard: hello")
+        await w.wait_until_idle()
+        assert await w.list_messages() == [("user", "hello"), ("assistant", "heard: hello")]
 
 
 @pytest.mark.req("gateways.streaming")
 async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         w.limits = replace(w.limits, edit_every=0.2)
-        async with w.running():
-            w.loft.says("!chunks 40 40")
-            await w.loft.until(lambda: len(w.loft.texts()) == 1 and len(w.loft.texts()[0]) > 100)
-            await w.idle()
-    (message, *others) = w.loft.of("7")
+        async with w.run_gateway():
+            w.server.add_message("!chunks 40 40")
+            await w.server.wait_until(
+                lambda: len(w.server.texts_in()) == 1 and len(w.server.texts_in()[0]) > 100
+            )
+            await w.wait_until_idle()
+    (message, *others) = w.server.messages_in("7")
     assert not others or len(message.text) > 400, "only what is too long is divided"
     assert len(message.history) >= 3
     for before, after in itertools.pairwise(message.history):
         assert after.startswith(before.rstrip())
-    moments = [moment for _, _, moment in w.loft.times]
+    moments = [moment for _, _, moment in w.server.times]
     gaps = [after - before for before, after in itertools.pairwise(moments)]
     assert min(gaps) > 0.15, gaps
 
@@ -49,30 +51,32 @@ async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> No
         await go_on.wait()
         return "sand"
 
-    async with world(tmp_path, tools={"dig": dig}) as w, w.running():
-        w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Done.")
+    async with open_gateway_world(tmp_path, tools={"dig": dig}) as w, w.run_gateway():
+        w.server.add_message("!say I dig.\n!tool dig {}\n!then\n!say Done.")
         await begun.wait()
-        w.loft.says("!say Deeper, then.")
-        await w.until(lambda: len(w.loft.taken) == 2 and not w.loft.waiting)
+        w.server.add_message("!say Deeper, then.")
+        await w.wait_until(lambda: len(w.server.acknowledged) == 2 and not w.server.pending)
         gateway = w.gateway
         assert gateway is not None
-        await w.until(lambda: gateway.statistics()["waiting"] == 1)
+        await w.wait_until(lambda: gateway.statistics()["waiting"] == 1)
         go_on.set()
-        await w.told("I dig.", "Deeper, then.")
-        await w.idle()
-        roles = [role for role, _ in await w.said()]
+        await w.wait_for_texts("I dig.", "Deeper, then.")
+        await w.wait_until_idle()
+        roles = [role for role, _ in await w.list_messages()]
         assert roles == ["user", "assistant", "tool", "user", "assistant"]
 
 
 @pytest.mark.req("gateways.stop")
 async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.says("!say So far.\n!hang")
-        await w.told("So far.")
-        w.loft.says("/agent twin")  # waits for the end of the turn
-        w.loft.says("/stop")
-        await w.told("So far.\n\n(stopped)", "You are talking to twin now.")
-        await w.idle()
-        w.loft.says("/stop")
-        await w.told("So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on.")
-        await w.idle()
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
+        w.server.add_message("!say So far.\n!hang")
+        await w.wait_for_texts("So far.")
+        w.server.add_message("/agent twin")  # waits for the end of the turn
+        w.server.add_message("/stop")
+        await w.wait_for_texts("So far.\n\n(stopped)", "You are talking to twin now.")
+        await w.wait_until_idle()
+        w.server.add_message("/stop")
+        await w.wait_for_texts(
+            "So far.\n\n(stopped)", "You are talking to twin now.", "Nothing is going on."
+        )
+        await w.wait_until_idle()

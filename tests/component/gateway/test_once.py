@@ -1,16 +1,17 @@
 """Once: nothing is lost, nothing is said twice, and nothing is told twice in silence."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from crabtalk.component.gateway import GatewayError
-from crabtalk.component.gateway.reply import SENT_AGAIN
+from crabtalk.component.gateway.reply import SENT_AGAIN_MARK
 from crabtalk.runtime import ToolDispatch
-from tests.component.gateway.loft import Fault
-from tests.component.gateway.world import world
-from tests.daemon.served import calling
+from tests.component.gateway.loft import PigeonFault, PigeonServer
+from tests.component.gateway.world import open_gateway_world
+from tests.daemon.served import script_tool_calls
 
 # What it waits for is on the wire, and the loop makes no difference.
 pytestmark = pytest.mark.one_loop
@@ -18,41 +19,41 @@ pytestmark = pytest.mark.one_loop
 
 @pytest.mark.req("gateways.once.duplicates")
 async def test_what_comes_again_is_known(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        w.loft.redeliver = 0.0  # until it is taken, with every answer
-        w.loft.fail("taken", *[Fault(500)] * 5)
-        async with w.running():
-            w.loft.says("hello", update="u5")
-            await w.told("heard: hello")
-            await w.idle()
-            w.loft.says("hello", update="u5")
-            await w.until(lambda: not w.loft.waiting)
-        async with w.running():
-            w.loft.says("hello", update="u5")
-            await w.until(lambda: not w.loft.waiting)
-            w.loft.says("bye", update="u6")
-            await w.told("heard: hello", "heard: bye")
-            await w.idle()
-        assert await w.heard() == ["hello", "bye"]
+    async with open_gateway_world(tmp_path) as w:
+        w.server.redeliver_after = 0.0  # until it is taken, with every answer
+        w.server.inject_faults("taken", *[PigeonFault(500)] * 5)
+        async with w.run_gateway():
+            w.server.add_message("hello", update="u5")
+            await w.wait_for_texts("heard: hello")
+            await w.wait_until_idle()
+            w.server.add_message("hello", update="u5")
+            await w.wait_until(lambda: not w.server.pending)
+        async with w.run_gateway():
+            w.server.add_message("hello", update="u5")
+            await w.wait_until(lambda: not w.server.pending)
+            w.server.add_message("bye", update="u6")
+            await w.wait_for_texts("heard: hello", "heard: bye")
+            await w.wait_until_idle()
+        assert await w.list_user_messages() == ["hello", "bye"]
 
 
 @pytest.mark.req("gateways.once.order")
 async def test_ids_out_of_order_are_answered_in_the_order_they_come(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
         for number in (9, 3, 7, 1):
-            w.loft.says(f"!say {number}", update=f"u{number}")
-            await w.loft.until(lambda number=number: w.loft.texts()[-1:] == [str(number)])  # type: ignore[misc]
-        await w.idle()
-        assert w.loft.texts() == ["9", "3", "7", "1"]
+            w.server.add_message(f"!say {number}", update=f"u{number}")
+            await w.server.wait_until(partial(has_last_text, w.server, str(number)))
+        await w.wait_until_idle()
+        assert w.server.texts_in() == ["9", "3", "7", "1"]
 
 
 @pytest.mark.req("gateways.once.journal")
 async def test_an_update_is_in_the_journal_before_the_service_may_forget_it(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path, has_daemon=False) as w, w.running():
-        w.loft.says("remember me")
-        await w.loft.until(lambda: w.loft.taken)
+    async with open_gateway_world(tmp_path, has_daemon=False) as w, w.run_gateway():
+        w.server.add_message("remember me")
+        await w.server.wait_until(lambda: w.server.acknowledged)
         assert b"remember me" in (w.home / "pigeon" / "journal").read_bytes()
 
 
@@ -65,36 +66,36 @@ async def test_a_turn_goes_on_without_the_gateway_and_is_told_by_the_next(tmp_pa
         await go_on.wait()
         return "sand"
 
-    async with world(tmp_path, tools={"dig": dig}) as w:
-        async with w.running():
-            w.loft.says("!say I dig.\n!tool dig {}\n!then\n!say Found.")
+    async with open_gateway_world(tmp_path, tools={"dig": dig}) as w:
+        async with w.run_gateway():
+            w.server.add_message("!say I dig.\n!tool dig {}\n!then\n!say Found.")
             await begun.wait()
-            await w.loft.until(lambda: w.loft.texts() == ["I dig.\n\n⚙ dig"])
-        async with w.running():
-            w.loft.says("!say And you?")
-            await w.until(lambda: not w.loft.waiting)
+            await w.server.wait_until(lambda: w.server.texts_in() == ["I dig.\n\n⚙ dig"])
+        async with w.run_gateway():
+            w.server.add_message("!say And you?")
+            await w.wait_until(lambda: not w.server.pending)
             go_on.set()
-            await w.loft.until(lambda: "And you?" in "".join(w.loft.texts()))
-            await w.idle()
-        assert len(await w.heard()) == 2
-        assert "".join(w.loft.texts()).count("I dig.") == 1
-        assert "".join(w.loft.texts()).count("And you?") == 1
+            await w.server.wait_until(lambda: "And you?" in "".join(w.server.texts_in()))
+            await w.wait_until_idle()
+        assert len(await w.list_user_messages()) == 2
+        assert "".join(w.server.texts_in()).count("I dig.") == 1
+        assert "".join(w.server.texts_in()).count("And you?") == 1
 
 
 @pytest.mark.req("gateways.once.restart")
 async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
     tmp_path: Path,
 ) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         assert w.daemon is not None
-        async with w.running():
-            w.loft.says("!wait\n!say Here it is.")
+        async with w.run_gateway():
+            w.server.add_message("!wait\n!say Here it is.")
             await w.daemon.model.until_waiting()
         w.daemon.model.release()
-        async with w.running():
-            await w.told("Here it is.")
-            await w.idle()
-        assert len(await w.heard()) == 1
+        async with w.run_gateway():
+            await w.wait_for_texts("Here it is.")
+            await w.wait_until_idle()
+        assert len(await w.list_user_messages()) == 1
 
 
 @pytest.mark.req("gateways.once.ambiguous")
@@ -102,24 +103,24 @@ async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
 async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
     tmp_path: Path, is_done: bool
 ) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.fail("send", Fault(0, is_done=is_done))
-        w.loft.says("hello")
-        await w.loft.until(lambda: SENT_AGAIN in "".join(w.loft.texts()))
-        await w.idle()
-        again = f"{SENT_AGAIN}\n\nheard: hello"
-        assert w.loft.texts() == (["heard: hello", again] if is_done else [again])
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
+        w.server.inject_faults("send", PigeonFault(0, is_done=is_done))
+        w.server.add_message("hello")
+        await w.server.wait_until(lambda: SENT_AGAIN_MARK in "".join(w.server.texts_in()))
+        await w.wait_until_idle()
+        again = f"{SENT_AGAIN_MARK}\n\nheard: hello"
+        assert w.server.texts_in() == (["heard: hello", again] if is_done else [again])
 
 
 @pytest.mark.req("gateways.once.ambiguous")
 async def test_changing_a_message_is_tried_again_without_a_word(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.running():
-        w.loft.fail("edit", Fault(0, is_done=True), Fault(502))
-        w.loft.says("!chunks 8 40")
-        await w.idle()
-        (text,) = w.loft.texts()
+    async with open_gateway_world(tmp_path) as w, w.run_gateway():
+        w.server.inject_faults("edit", PigeonFault(0, is_done=True), PigeonFault(502))
+        w.server.add_message("!chunks 8 40")
+        await w.wait_until_idle()
+        (text,) = w.server.texts_in()
         assert len(text.split()) == 8
-        assert SENT_AGAIN not in text
+        assert SENT_AGAIN_MARK not in text
 
 
 async def test_a_file_that_may_have_arrived_is_sent_again_and_says_so(tmp_path: Path) -> None:
@@ -127,16 +128,20 @@ async def test_a_file_that_may_have_arrived_is_sent_again_and_says_so(tmp_path: 
         (call.cwd / "report.txt").write_text("sand")
         return "sent"
 
-    async with world(tmp_path, tools={"send_file": send_file}) as w, w.running():
-        w.loft.fail("upload", Fault(0, is_done=True))
-        w.loft.says(calling([("send_file", {"path": "report.txt"})]))
-        await w.idle()
-        captions = [message.text for message in w.loft.messages if message.file]
-        assert captions == ["", SENT_AGAIN]
+    async with open_gateway_world(tmp_path, tools={"send_file": send_file}) as w, w.run_gateway():
+        w.server.inject_faults("upload", PigeonFault(0, is_done=True))
+        w.server.add_message(script_tool_calls([("send_file", {"path": "report.txt"})]))
+        await w.wait_until_idle()
+        captions = [message.text for message in w.server.messages if message.file]
+        assert captions == ["", SENT_AGAIN_MARK]
 
 
 async def test_a_token_that_is_refused_ends_the_gateway(tmp_path: Path) -> None:
-    async with world(tmp_path, has_daemon=False) as w:
+    async with open_gateway_world(tmp_path, has_daemon=False) as w:
         with pytest.raises(GatewayError, match="who are you"):
-            async with w.running(token="wrong"):
-                await w.until(lambda: w.task is not None and w.task.done())
+            async with w.run_gateway(token="wrong"):
+                await w.wait_until(lambda: w.task is not None and w.task.done())
+
+
+def has_last_text(server: PigeonServer, text: str) -> bool:
+    return server.texts_in()[-1:] == [text]

@@ -9,46 +9,50 @@ from pathlib import Path
 import pytest
 
 from crabtalk.component.gateway import load_settings
-from tests.component.gateway.command import PIGEON
-from tests.component.gateway.pigeon import PAGE, source
-from tests.component.gateway.world import world
+from tests.component.gateway.command import PIGEON_COMMAND
+from tests.component.gateway.pigeon import PAGE, read_source
+from tests.component.gateway.world import open_gateway_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.page")]
 
 
 def test_the_page_is_a_page() -> None:
-    assert len(source().splitlines()) < 160
+    assert len(read_source().splitlines()) < 160
     assert "A third gateway in a page" in PAGE.read_text("utf-8")
 
 
 async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        home, where = ("--home", w.home), ("--base-url", w.loft.url)
+    async with open_gateway_world(tmp_path) as w:
+        home, where = ("--home", w.home), ("--base-url", w.server.url)
         path = w.home / "config" / "pigeon.toml"
 
-        said = await PIGEON.called("run", *home)
+        said = await PIGEON_COMMAND.run_command("run", *home)
         assert (said.code, "run `crabtalk-pigeon setup`" in said.err) == (1, True), said
-        said = await PIGEON.called("setup", *home, *where)
+        said = await PIGEON_COMMAND.run_command("setup", *home, *where)
         assert (said.code, "--token-stdin" in said.err) == (2, True), said
-        said = await PIGEON.called("setup", *home, *where, "--token-stdin", typed="wrong\n")
+        said = await PIGEON_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed="wrong\n"
+        )
         assert (said.code, "who are you?" in said.err) == (1, True), said
         assert not path.exists(), "only a token that works is written"
 
-        said = await PIGEON.called("setup", *home, *where, "--token-stdin", typed="coo\n")
+        said = await PIGEON_COMMAND.run_command(
+            "setup", *home, *where, "--token-stdin", typed="coo\n"
+        )
         assert (said.code, "knows us as pigeon" in said.out) == (0, True), said
         assert path.stat().st_mode & 0o777 == 0o600
         assert load_settings(path).token == "coo"
-        said = await PIGEON.called("check", *home, "--json")
+        said = await PIGEON_COMMAND.run_command("check", *home, "--json")
         assert json.loads(said.out) == {"name": "pigeon", "allowed_users": []}
 
-        async with PIGEON.running(w.home) as process:
-            said = await PIGEON.called("pair", *home, "--json")
-            w.loft.says(json.loads(said.out)["code"])
-            await w.loft.until(lambda: w.loft.texts())
-            assert "Welcome" in w.loft.texts()[0]
-            w.loft.says("hello")
-            await w.loft.until(lambda: w.loft.texts()[-1] == "heard: hello")
-            said = await PIGEON.called("run", *home)
+        async with PIGEON_COMMAND.run_gateway(w.home) as process:
+            said = await PIGEON_COMMAND.run_command("pair", *home, "--json")
+            w.server.add_message(json.loads(said.out)["code"])
+            await w.server.wait_until(lambda: w.server.texts_in())
+            assert "Welcome" in w.server.texts_in()[0]
+            w.server.add_message("hello")
+            await w.server.wait_until(lambda: w.server.texts_in()[-1] == "heard: hello")
+            said = await PIGEON_COMMAND.run_command("run", *home)
             assert (said.code, "already runs" in said.err) == (1, True), said
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
@@ -58,7 +62,7 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
 
 def test_it_is_a_program_as_it_stands(tmp_path: Path) -> None:
     program = tmp_path / "pigeon.py"
-    program.write_text(source())
+    program.write_text(read_source())
     done = subprocess.run(
         [sys.executable, program, "--help"], capture_output=True, check=True, text=True
     )

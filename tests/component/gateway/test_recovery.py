@@ -8,53 +8,55 @@ import pytest
 from crabtalk.client import ServerError
 from crabtalk.component.gateway import Chat, Person, Update
 from crabtalk.component.gateway.entries import (
-    Answering,
-    AnyRecord,
-    Ask,
-    Asking,
-    Came,
-    Closed,
-    Done,
-    Kind,
-    Sending,
-    Sent,
+    AnswerPrepared,
+    AnyGatewayRecord,
+    DaemonRequest,
+    RequestKind,
+    RequestStarted,
+    SendCompleted,
+    SendStarted,
+    TextDelivered,
+    UpdateHandled,
+    UpdateReceived,
 )
-from crabtalk.component.gateway.errand import NOT_FOLDED
-from crabtalk.component.gateway.journal import Journal
-from crabtalk.component.gateway.lane import UPGRADED
-from crabtalk.component.gateway.reply import SENT_AGAIN
-from crabtalk.component.journal import encoded
-from tests.component.gateway.loft import Message
-from tests.component.gateway.world import World, world
+from crabtalk.component.gateway.errand import COMPACTION_INTERRUPTED
+from crabtalk.component.gateway.journal import GatewayJournal
+from crabtalk.component.gateway.lane import UPGRADED_MEANWHILE
+from crabtalk.component.gateway.reply import SENT_AGAIN_MARK
+from crabtalk.component.journal import encode_record
+from tests.component.gateway.loft import PigeonMessage
+from tests.component.gateway.world import GatewayWorld, open_gateway_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.once.restart")]
 
 
-def came(key: str, text: str) -> Came:
-    return Came(Update(key, Chat("7"), Person("7", "Ann"), text))
+def make_received(key: str, text: str) -> UpdateReceived:
+    return UpdateReceived(Update(key, Chat("7"), Person("7", "Ann"), text))
 
 
-def asking(update: str, text: str, kind: Kind = "turn", **more: object) -> Asking:
+def make_request(
+    update: str, text: str, kind: RequestKind = "turn", **more: object
+) -> RequestStarted:
     given = {"agent": "crab", "sender": "pg:7", "key": f"pg:7:{update}", **more}
-    ask = Ask(kind=kind, text=text, **given)  # type: ignore[arg-type]
-    return Asking(update, ask)
+    ask = DaemonRequest(kind=kind, text=text, **given)  # type: ignore[arg-type]
+    return RequestStarted(update, ask)
 
 
-def left(w: World, *records: AnyRecord) -> None:
+def write_journal(w: GatewayWorld, *records: AnyGatewayRecord) -> None:
     """A journal as a process left it that was killed."""
     path = w.home / "pigeon" / "journal"
     path.parent.mkdir(parents=True)
-    path.write_bytes(b"".join(map(encoded, records)))
+    path.write_bytes(b"".join(map(encode_record, records)))
 
 
-async def said(w: World, text: str, key: str = "") -> None:
+async def send_message(w: GatewayWorld, text: str, key: str = "") -> None:
     """By that process, before it died."""
     assert w.daemon is not None
     async with w.daemon.client() as client:
         await client.send("crab", text, sender="pg:7", key=f"pg:7:{key}" if key else None)
 
 
-async def steered(w: World, text: str, *steers: tuple[str, str]) -> None:
+async def send_and_steer(w: GatewayWorld, text: str, *steers: tuple[str, str]) -> None:
     """A turn of that process with what was said into it, all of it over by now."""
     assert w.daemon is not None
     async with w.daemon.client() as client:
@@ -69,130 +71,169 @@ async def steered(w: World, text: str, *steers: tuple[str, str]) -> None:
                 pass
 
 
-async def recovered(w: World) -> None:
+async def wait_until_recovered(w: GatewayWorld) -> None:
     path = w.home / "pigeon" / "journal"
-    async with w.running():
-        await w.until(lambda: not Journal.peek(path).items)
+    async with w.run_gateway():
+        await w.wait_until(lambda: not GatewayJournal.read_state(path).pending)
 
 
 async def test_what_only_came_is_answered(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        left(w, came("u1", "hello"), came("u2", "!say two"))
-        await recovered(w)
-        assert await w.heard() == ["hello", "!say two"]
-        assert "two" in "".join(w.loft.texts())
+    async with open_gateway_world(tmp_path) as w:
+        write_journal(w, make_received("u1", "hello"), make_received("u2", "!say two"))
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello", "!say two"]
+        assert "two" in "".join(w.server.texts_in())
 
 
 async def test_what_was_about_to_be_said_and_was_not_is_said(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        left(w, came("u1", "hello"), asking("u1", "hello"))
-        await recovered(w)
-        assert await w.heard() == ["hello"]
-        assert w.loft.texts() == ["heard: hello"]
+    async with open_gateway_world(tmp_path) as w:
+        write_journal(w, make_received("u1", "hello"), make_request("u1", "hello"))
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello"]
+        assert w.server.texts_in() == ["heard: hello"]
 
 
 async def test_what_was_about_to_be_said_to_a_guest_is_said_to_the_guest(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        left(w, came("u1", "@twin !say hi"), asking("u1", "!say hi", guest="twin"))
-        await recovered(w)
-        assert await w.heard() == ["!say hi"]
-        assert w.loft.texts() == ["**twin:** hi"]
+    async with open_gateway_world(tmp_path) as w:
+        write_journal(
+            w, make_received("u1", "@twin !say hi"), make_request("u1", "!say hi", guest="twin")
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["!say hi"]
+        assert w.server.texts_in() == ["**twin:** hi"]
 
 
 async def test_what_was_said_is_told_and_not_said_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello")  # the same words, which mean nothing
-        await said(w, "hello", "u1")
-        left(w, came("u1", "hello"), asking("u1", "hello"))
-        await recovered(w)
-        assert await w.heard() == ["hello", "hello"]
-        assert w.loft.texts() == ["heard: hello"]
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello")  # the same words, which mean nothing
+        await send_message(w, "hello", "u1")
+        write_journal(w, make_received("u1", "hello"), make_request("u1", "hello"))
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello", "hello"]
+        assert w.server.texts_in() == ["heard: hello"]
 
 
 @pytest.mark.req("gateways.once.ambiguous")
 async def test_what_was_being_sent_is_sent_with_a_mark(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello", "u1")
-        left(w, came("u1", "hello"), asking("u1", "hello"), Sending("u1"))
-        await recovered(w)
-        assert await w.heard() == ["hello"]
-        assert w.loft.texts() == [f"{SENT_AGAIN}\n\nheard: hello"]
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello", "u1")
+        write_journal(
+            w, make_received("u1", "hello"), make_request("u1", "hello"), SendStarted("u1")
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello"]
+        assert w.server.texts_in() == [f"{SENT_AGAIN_MARK}\n\nheard: hello"]
 
 
 async def test_a_message_that_was_growing_is_finished(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello there", "u1")
-        w.loft.messages.append(Message("b1", "7", "heard: hel"))
-        left(w, came("u1", "hello there"), asking("u1", "hello there"), Sent("u1", "b1"))
-        await recovered(w)
-        assert w.loft.texts() == ["heard: hello there"]
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello there", "u1")
+        w.server.messages.append(PigeonMessage("b1", "7", "heard: hel"))
+        write_journal(
+            w,
+            make_received("u1", "hello there"),
+            make_request("u1", "hello there"),
+            SendCompleted("u1", "b1"),
+        )
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == ["heard: hello there"]
 
 
 async def test_what_was_finished_is_not_told_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "!say one two three", "u1")
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "!say one two three", "u1")
         text = "!say one two three"
-        left(w, came("u1", text), asking("u1", text), Closed("u1", len("onetwo")))
-        await recovered(w)
-        assert w.loft.texts() == ["three"]
+        write_journal(
+            w,
+            make_received("u1", text),
+            make_request("u1", text),
+            TextDelivered("u1", len("onetwo")),
+        )
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == ["three"]
 
 
 async def test_a_note_is_told_also_where_more_was_shown_than_the_log_has(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         text = "!status 400 no such model"
-        await said_in_vain(w, text)
-        left(w, came("u1", text), asking("u1", text), Closed("u1", 1000))
-        await recovered(w)
-        (shown,) = w.loft.texts()
+        await send_failing_message(w, text)
+        write_journal(
+            w, make_received("u1", text), make_request("u1", text), TextDelivered("u1", 1000)
+        )
+        await wait_until_recovered(w)
+        (shown,) = w.server.texts_in()
         assert shown.startswith("⚠️")
         assert "no such model" in shown
 
 
-async def said_in_vain(w: World, text: str) -> None:
+async def send_failing_message(w: GatewayWorld, text: str) -> None:
     with pytest.raises(ServerError):
-        await said(w, text, "u1")
+        await send_message(w, text, "u1")
 
 
 async def test_a_word_into_a_turn_that_was_not_said_is_said(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello", "u1")
-        steer = asking("u2", "deeper", "steer")
-        left(w, came("u1", "hello"), Done("u1"), came("u2", "deeper"), steer)
-        await recovered(w)
-        assert await w.heard() == ["hello", "deeper"]
-        assert w.loft.texts() == ["heard: deeper"]
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello", "u1")
+        steer = make_request("u2", "deeper", "steer")
+        write_journal(
+            w,
+            make_received("u1", "hello"),
+            UpdateHandled("u1"),
+            make_received("u2", "deeper"),
+            steer,
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello", "deeper"]
+        assert w.server.texts_in() == ["heard: deeper"]
 
 
 async def test_a_word_into_a_turn_that_was_said_is_not_said_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await steered(w, "hello", ("u2", "deeper"))
-        steer = asking("u2", "deeper", "steer")
-        left(w, came("u1", "hello"), Done("u1"), came("u2", "deeper"), steer)
-        await recovered(w)
-        assert await w.heard() == ["!wait\n!say hello", "deeper"]
-        assert w.loft.texts() == []
+    async with open_gateway_world(tmp_path) as w:
+        await send_and_steer(w, "hello", ("u2", "deeper"))
+        steer = make_request("u2", "deeper", "steer")
+        write_journal(
+            w,
+            make_received("u1", "hello"),
+            UpdateHandled("u1"),
+            make_received("u2", "deeper"),
+            steer,
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["!wait\n!say hello", "deeper"]
+        assert w.server.texts_in() == []
 
 
 async def test_the_same_word_of_another_message_is_said_as_well(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await steered(w, "hello", ("u2", "deeper"))
-        steer = asking("u3", "deeper", "steer")
-        left(w, came("u1", "hello"), Done("u1"), came("u3", "deeper"), steer)
-        await recovered(w)
-        assert await w.heard() == ["!wait\n!say hello", "deeper", "deeper"]
+    async with open_gateway_world(tmp_path) as w:
+        await send_and_steer(w, "hello", ("u2", "deeper"))
+        steer = make_request("u3", "deeper", "steer")
+        write_journal(
+            w,
+            make_received("u1", "hello"),
+            UpdateHandled("u1"),
+            make_received("u3", "deeper"),
+            steer,
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["!wait\n!say hello", "deeper", "deeper"]
 
 
 @pytest.mark.req("gateways.delivery.upgrade")
 @pytest.mark.parametrize("kind", ["turn", "steer"])
 async def test_what_an_earlier_release_was_about_to_say_is_given_back_to_its_person(
-    tmp_path: Path, kind: Kind
+    tmp_path: Path, kind: RequestKind
 ) -> None:
     """It had no key: whether it was said cannot be known."""
-    async with world(tmp_path) as w:
-        left(w, came("u1", "hello"), asking("u1", "hello", kind, key=""), came("u2", "!say two"))
-        await recovered(w)
-        assert await w.heard() == ["!say two"]
-        assert w.loft.texts() == [UPGRADED, "two"]
+    async with open_gateway_world(tmp_path) as w:
+        write_journal(
+            w,
+            make_received("u1", "hello"),
+            make_request("u1", "hello", kind, key=""),
+            make_received("u2", "!say two"),
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["!say two"]
+        assert w.server.texts_in() == [UPGRADED_MEANWHILE, "two"]
 
 
 @pytest.mark.req("gateways.compact")
@@ -200,43 +241,48 @@ async def test_what_an_earlier_release_was_about_to_say_is_given_back_to_its_per
 async def test_a_compaction_that_was_not_asked_for_is_not_asked_for_again(
     tmp_path: Path, name: str
 ) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello")
-        left(w, came("u1", f"/{name}"), asking("u1", name, "compact"))
-        await recovered(w)
-        assert w.loft.texts() == [NOT_FOLDED.format(name=name)]
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello")
+        write_journal(w, make_received("u1", f"/{name}"), make_request("u1", name, "compact"))
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == [COMPACTION_INTERRUPTED.format(name=name)]
 
 
 @pytest.mark.req("gateways.compact")
 async def test_what_came_of_a_compaction_is_told_by_the_next(tmp_path: Path) -> None:
-    async with world(tmp_path, summary="It was about sand.") as w:
-        await said(w, "hello")
+    async with open_gateway_world(tmp_path, summary="It was about sand.") as w:
+        await send_message(w, "hello")
         assert w.daemon is not None
         async with w.daemon.client() as client:
             await client.compact("crab", sender="pg:7")
-            await said(w, "again")
+            await send_message(w, "again")
             await client.compact("crab", sender="pg:7", fresh=True)
-        left(
+        write_journal(
             w,
-            *(came("u1", "/compact"), came("u2", "/new"), Done("u1")),
-            asking("u2", "new", "compact", offset=1),
-            *(came("u3", "/compact"), asking("u3", "compact", "compact", offset=2)),
+            *(make_received("u1", "/compact"), make_received("u2", "/new"), UpdateHandled("u1")),
+            make_request("u2", "new", "compact", offset=1),
+            *(make_received("u3", "/compact"), make_request("u3", "compact", "compact", offset=2)),
         )
-        await recovered(w)
-        assert w.loft.texts() == ["We begin anew.", NOT_FOLDED.format(name="compact")]
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == [
+            "We begin anew.",
+            COMPACTION_INTERRUPTED.format(name="compact"),
+        ]
 
 
 async def test_an_answer_of_our_own_is_told(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        left(w, came("u1", "/agents"), Answering("u1", "Agents: none"))
-        await recovered(w)
-        assert w.loft.texts() == ["Agents: none"]
+    async with open_gateway_world(tmp_path) as w:
+        write_journal(w, make_received("u1", "/agents"), AnswerPrepared("u1", "Agents: none"))
+        await wait_until_recovered(w)
+        assert w.server.texts_in() == ["Agents: none"]
 
 
 async def test_an_answer_to_a_question_that_is_over_does_no_harm(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await said(w, "hello")
-        left(w, came("u2", "yes"), asking("u2", "{}", "answer", ask="gone-1"))
-        await recovered(w)
-        assert await w.heard() == ["hello"]
-        assert w.loft.texts() == []
+    async with open_gateway_world(tmp_path) as w:
+        await send_message(w, "hello")
+        write_journal(
+            w, make_received("u2", "yes"), make_request("u2", "{}", "answer", ask="gone-1")
+        )
+        await wait_until_recovered(w)
+        assert await w.list_user_messages() == ["hello"]
+        assert w.server.texts_in() == []

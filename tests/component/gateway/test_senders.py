@@ -8,18 +8,30 @@ from hypothesis import strategies as st
 
 from crabtalk.component.gateway import Gateway, GatewayError
 from crabtalk.component.gateway.bindings import build_sender, check_prefix, has_valid_ids
-from crabtalk.component.gateway.entries import Came
+from crabtalk.component.gateway.entries import UpdateReceived
 from crabtalk.component.gateway.service import Chat, Person, Update
-from tests.component.gateway.test_recovery import left
-from tests.component.gateway.world import PIGEON, world
+from tests.component.gateway.test_recovery import write_journal
+from tests.component.gateway.world import PIGEON_MODULE, open_gateway_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("trust.gateways.senders")]
 
-ODD = ["7 ", " 7", "7\u3000", "7\n", "７", "7\u200b", "tg：666", "", "group:-5", "x" * 129, "7\0"]
+ODD_IDS = [
+    "7 ",
+    " 7",
+    "7\u3000",
+    "7\n",
+    "７",
+    "7\u200b",
+    "tg：666",
+    "",
+    "group:-5",
+    "x" * 129,
+    "7\0",
+]
 IDS = st.text(st.sampled_from("7:~ -/groupser@_：\u200b"), max_size=12) | st.text(max_size=20)
 
 
-def update(person: str, chat: str = "", *, is_group: bool = False) -> Update:
+def make_update(person: str, chat: str = "", *, is_group: bool = False) -> Update:
     return Update("u", Chat(chat or person, is_group), Person(person, "Ann"))
 
 
@@ -28,7 +40,7 @@ def update(person: str, chat: str = "", *, is_group: bool = False) -> Update:
 def test_a_sender_has_its_prefix_and_is_of_one_person_or_one_group(
     person: str, chat: str, is_group: bool
 ) -> None:
-    made = update(person, chat, is_group=is_group)
+    made = make_update(person, chat, is_group=is_group)
     if not has_valid_ids(made):
         with pytest.raises(GatewayError):
             build_sender("tg", made)
@@ -46,10 +58,10 @@ def test_a_sender_has_its_prefix_and_is_of_one_person_or_one_group(
     "person", ["7", "-100500", "o9cq80abc@im.wechat", "wxid_a1", "@ann:host.org"]
 )
 def test_ids_as_services_have_them_are_taken_as_they_are(person: str) -> None:
-    assert build_sender("wx", update(person)) == f"wx:{person}"
+    assert build_sender("wx", make_update(person)) == f"wx:{person}"
 
 
-@pytest.mark.parametrize("person", ODD)
+@pytest.mark.parametrize("person", ODD_IDS)
 def test_other_ids_are_refused_and_not_rewritten(person: str) -> None:
     assert not has_valid_ids(Update("u", Chat("7"), Person(person, "Ann")))
 
@@ -58,27 +70,27 @@ def test_other_ids_are_refused_and_not_rewritten(person: str) -> None:
     "prefix", ["", "TG", "t g", "tg:", "user", "cron", "event", "user~a", "тг"]
 )
 def test_a_prefix_is_the_gateways_own(tmp_path: Path, prefix: str) -> None:
-    class Odd(PIGEON.Pigeon):  # type: ignore[name-defined,misc]
+    class Odd(PIGEON_MODULE.Pigeon):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             self.prefix = prefix
 
     with pytest.raises(GatewayError, match="prefix"):
         check_prefix(prefix)
     with pytest.raises(GatewayError, match="prefix"):
-        Gateway(tmp_path, Odd(), PIGEON.Settings())
+        Gateway(tmp_path, Odd(), PIGEON_MODULE.GatewaySettings())
 
 
 async def test_who_has_an_odd_id_reaches_no_agent_even_on_the_list(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
+    async with open_gateway_world(tmp_path) as w:
         old = Update("u0", Chat("7 "), Person("7 ", "Ann"), "from an earlier release")
-        left(w, Came(old))
-        async with w.running(allowed_users=("7", *ODD)):
-            for person in ODD:
-                w.loft.says("!say leaked", person or "\t")
-            w.loft.says("hello")
-            await w.told("heard: hello")
-            await w.idle()
-        assert w.loft.messages == w.loft.of("7")
+        write_journal(w, UpdateReceived(old))
+        async with w.run_gateway(allowed_users=("7", *ODD_IDS)):
+            for person in ODD_IDS:
+                w.server.add_message("!say leaked", person or "\t")
+            w.server.add_message("hello")
+            await w.wait_for_texts("heard: hello")
+            await w.wait_until_idle()
+        assert w.server.messages == w.server.messages_in("7")
         assert w.daemon is not None
         async with w.daemon.client() as client:
             found = (await client.list_conversations()).conversations

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component.gateway import GatewayError, Settings, allow, load_settings, write_settings
+from crabtalk.component.gateway import (
+    GatewayError,
+    GatewaySettings,
+    allow_user,
+    load_settings,
+    write_settings,
+)
 
 pytestmark = pytest.mark.req("gateways.settings")
 
 
 def test_a_file_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
-    assert load_settings(tmp_path / "pigeon.toml") == Settings()
+    assert load_settings(tmp_path / "pigeon.toml") == GatewaySettings()
 
 
 def test_what_is_written_is_read_and_comments_survive(tmp_path: Path) -> None:
@@ -18,9 +24,9 @@ def test_what_is_written_is_read_and_comments_survive(tmp_path: Path) -> None:
     write_settings(path, {"token": "old"})
     path.write_text("# mine\n" + path.read_text() + 'mode = "poll"  # for now\n')
     write_settings(path, {"token": "new", "base_url": "https://chat.example/", "agent": None})
-    allow(path, "7")
-    allow(path, "7")
-    allow(path, "007")
+    allow_user(path, "7")
+    allow_user(path, "7")
+    allow_user(path, "007")
     assert path.read_text().startswith("# mine\n")
     assert "# for now" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -32,7 +38,7 @@ def test_what_is_written_is_read_and_comments_survive(tmp_path: Path) -> None:
 
 
 def test_a_token_is_in_no_text_made_of_settings() -> None:
-    assert "secret" not in repr(Settings(token="secret", extra={"key": "secret"}))
+    assert "secret" not in repr(GatewaySettings(token="secret", extra={"key": "secret"}))
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crabtalk.component.gateway.splitting import (
-    cut,
-    dressed,
-    fence_after,
+    cut_piece,
+    find_open_fence,
     is_boundary,
-    pieces,
+    render_piece,
+    split_text,
 )
 
 pytestmark = pytest.mark.req("gateways.splitting")
 
 
-def utf16(text: str) -> int:
+def count_utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-MEASURES = (len, utf16, lambda text: len(text.encode(errors="surrogatepass")))
+MEASURES = (len, count_utf16_units, lambda text: len(text.encode(errors="surrogatepass")))
 FAMILY = "👩‍👩‍👧‍👦"
 BLOCKS = ["```", "```python\n", "\n```\n", "~~~\n", "`x`", "- item\n", "# Head\n\n"]
 LETTERS = [FAMILY, "🇩🇪🇫🇷", "👍🏽", "é", "한국", "ᄒᆞᆫ", "沙", "é"]
@@ -31,10 +31,10 @@ TEXTS = st.lists(WORDS, max_size=120).map("".join) | st.text(max_size=400)
 
 @given(TEXTS, st.integers(16, 90), st.sampled_from(MEASURES))
 @example("```" + "x" * 200 + "\n```", 40, len)
-@example("```python\n" + "print()\n" * 30 + "```\nend", 60, utf16)
-@example(FAMILY * 30, 40, utf16)
+@example("```python\n" + "print()\n" * 30 + "```\nend", 60, count_utf16_units)
+@example(FAMILY * 30, 40, count_utf16_units)
 def test_pieces_are_short_enough_and_together_the_text(text: str, limit: int, measure) -> None:  # type: ignore[no-untyped-def]
-    made = list(pieces(text, limit, measure))
+    made = list(split_text(text, limit, measure))
     rest = text
     for piece in made:
         assert measure(piece.text) <= limit
@@ -46,7 +46,7 @@ def test_pieces_are_short_enough_and_together_the_text(text: str, limit: int, me
 @given(TEXTS, st.integers(24, 90))
 def test_what_is_added_is_fences_alone(text: str, limit: int) -> None:
     place, fence = 0, ""
-    for piece in pieces(text, limit, utf16):
+    for piece in split_text(text, limit, count_utf16_units):
         part = text[place : place + piece.taken]
         words = part.strip("\n").rstrip()
         before = [f"{fence}\n{words}"] if fence else []
@@ -57,15 +57,15 @@ def test_what_is_added_is_fences_alone(text: str, limit: int) -> None:
 
 @given(TEXTS, st.integers(40, 90))
 def test_no_piece_leaves_a_block_open(text: str, limit: int) -> None:
-    made = list(pieces(text, limit, len))
+    made = list(split_text(text, limit, len))
     for piece in made:
         if piece.text.count("\n") and len(piece.text) < limit - 8:
-            assert fence_after(piece.text) == ""
+            assert find_open_fence(piece.text) == ""
 
 
 def test_paragraphs_are_kept_together() -> None:
     text = "One two three.\n\nFour five six.\n\nSeven eight nine."
-    assert [piece.text for piece in pieces(text, 35, len)] == [
+    assert [piece.text for piece in split_text(text, 35, len)] == [
         "One two three.\n\nFour five six.",
         "Seven eight nine.",
     ]
@@ -73,7 +73,7 @@ def test_paragraphs_are_kept_together() -> None:
 
 def test_a_code_block_that_fits_is_not_cut() -> None:
     text = "Before.\n```\none\ntwo\n```\nAfter, and some more words."
-    assert [piece.text for piece in pieces(text, 30, len)] == [
+    assert [piece.text for piece in split_text(text, 30, len)] == [
         "Before.\n```\none\ntwo\n```",
         "After, and some more words.",
     ]
@@ -81,7 +81,7 @@ def test_a_code_block_that_fits_is_not_cut() -> None:
 
 def test_a_code_block_that_does_not_fit_is_closed_and_opened_again() -> None:
     code = "\n".join(f"line {number}" for number in range(10))
-    made = [piece.text for piece in pieces(f"```python\n{code}\n```", 40, len)]
+    made = [piece.text for piece in split_text(f"```python\n{code}\n```", 40, len)]
     assert len(made) > 2
     assert all(text.startswith("```python\nline") for text in made)
     assert all(text.endswith("\n```") for text in made)
@@ -89,10 +89,10 @@ def test_a_code_block_that_does_not_fit_is_closed_and_opened_again() -> None:
 
 
 def test_a_fence_knows_its_own_end() -> None:
-    assert fence_after("````md\n```\nx") == "````md"
-    assert fence_after("````md\n```\nx\n````") == ""
-    assert fence_after("~~~\n```") == "~~~"
-    assert fence_after("``` a ` b") == "", "a line of its own marks is no block"
+    assert find_open_fence("````md\n```\nx") == "````md"
+    assert find_open_fence("````md\n```\nx\n````") == ""
+    assert find_open_fence("~~~\n```") == "~~~"
+    assert find_open_fence("``` a ` b") == "", "a line of its own marks is no block"
 
 
 @pytest.mark.parametrize("character", [FAMILY, "🇩🇪", "👍🏽", "é", "각", "\r\n", "☁️"])
@@ -102,7 +102,7 @@ def test_what_people_see_as_one_character_is_not_cut(character: str) -> None:
     assert not any(is_boundary(text, place) for place in inside)
     assert is_boundary(text, 2)
     assert is_boundary(text, 2 + len(character))
-    for piece in pieces(character * 60, 24 if character != FAMILY else 30, len):
+    for piece in split_text(character * 60, 24 if character != FAMILY else 30, len):
         assert piece.text.count(character) * len(character) >= len(piece.text.rstrip()) - 1
 
 
@@ -115,5 +115,5 @@ def test_a_surrogate_pair_is_not_cut() -> None:
 
 
 def test_a_text_that_fits_is_as_it_is() -> None:
-    assert cut("hello", 16, len) == dressed("hello", 5, "")
-    assert list(pieces("  \n", 16, len)) == []
+    assert cut_piece("hello", 16, len) == render_piece("hello", 5, "")
+    assert list(split_text("  \n", 16, len)) == []

@@ -8,31 +8,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component.gateway import Bounds, Gateway, Settings
-from crabtalk.component.gateway.service import Limits
+from crabtalk.component.gateway import Gateway, GatewayBounds, GatewaySettings
+from crabtalk.component.gateway.service import ServiceLimits
 from crabtalk.runtime import Hook
-from tests.component.gateway.loft import Loft, loft
-from tests.component.gateway.pigeon import load
-from tests.daemon.served import AGENTS, CONFIG, Served, prepare, served
+from tests.component.gateway.loft import PigeonServer, run_pigeon_server
+from tests.component.gateway.pigeon import load_module
+from tests.daemon.served import AGENTS, CONFIG, InProcessDaemon, prepare_home, run_daemon
 from tests.model_server import model_server
 
-PIGEON = load()
+PIGEON_MODULE = load_module()
 # So that nobody waits in vain for what is only quick on a quiet machine.
 PATIENCE = 30
 
 
-class World:
-    def __init__(self, path: Path, service: Loft) -> None:
+class GatewayWorld:
+    def __init__(self, path: Path, service: PigeonServer) -> None:
         self.path = path
         self.home = path / "home"
-        self.loft = service
-        self.daemon: Served | None = None
-        self.serving: Callable[[], AbstractAsyncContextManager[Served]]  # a daemon, anew
+        self.server = service
+        self.daemon: InProcessDaemon | None = None
+        self.serve_daemon: Callable[
+            [], AbstractAsyncContextManager[InProcessDaemon]
+        ]  # a daemon, anew
         self.gateway: Gateway | None = None
         self.task: asyncio.Future[None] | None = None
-        self.bounds = Bounds(notice_after=0.05)
-        self.limits: Limits = replace(PIGEON.Pigeon.limits, edit_every=0.02)
-        self.settings = Settings(
+        self.bounds = GatewayBounds(notice_after=0.05)
+        self.limits: ServiceLimits = replace(PIGEON_MODULE.Pigeon.limits, edit_every=0.02)
+        self.settings = GatewaySettings(
             token=service.token,
             allowed_users=("7", "8", "9"),
             base_url=service.url,
@@ -40,10 +42,10 @@ class World:
         )
 
     @asynccontextmanager
-    async def running(self, **changes: Any) -> AsyncIterator[Gateway]:
+    async def run_gateway(self, **changes: Any) -> AsyncIterator[Gateway]:
         """A gateway, until the block is left. It is cancelled then, as by SIGTERM."""
         settings = replace(self.settings, **changes)
-        async with PIGEON.open_pigeon(settings, self.path) as service:
+        async with PIGEON_MODULE.open_pigeon(settings, self.path) as service:
             service.limits = self.limits
             gateway = self.gateway = Gateway(self.home, service, settings, bounds=self.bounds)
             task = self.task = asyncio.ensure_future(gateway.run())
@@ -54,20 +56,22 @@ class World:
                 with suppress(asyncio.CancelledError):
                     await task
 
-    async def told(self, *texts: str, chat: str = "7") -> None:
+    async def wait_for_texts(self, *texts: str, chat: str = "7") -> None:
         """Until the chat has exactly these messages."""
         try:
-            await self.loft.until(lambda: self.loft.texts(chat) == list(texts))
+            await self.server.wait_until(lambda: self.server.texts_in(chat) == list(texts))
         except TimeoutError:
-            raise AssertionError(self.loft.texts(chat)) from None
+            raise AssertionError(self.server.texts_in(chat)) from None
 
-    async def until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, claim: Callable[[], Any]) -> None:
         """For what no service sees."""
         async with asyncio.timeout(PATIENCE):
             while not claim():
                 await asyncio.sleep(0.005)
 
-    async def said(self, sender: str = "pg:7", agent: str = "crab") -> list[tuple[str, str]]:
+    async def list_messages(
+        self, sender: str = "pg:7", agent: str = "crab"
+    ) -> list[tuple[str, str]]:
         """Role and text of all a conversation has, as the daemon has it."""
         assert self.daemon is not None
         found: list[tuple[str, str]] = []
@@ -78,32 +82,34 @@ class World:
                 if not page.HasField("next_offset"):
                     return found
 
-    async def heard(self, sender: str = "pg:7") -> list[str]:
+    async def list_user_messages(self, sender: str = "pg:7") -> list[str]:
         """What people said in it."""
-        return [text for role, text in await self.said(sender) if role == "user"]
+        return [text for role, text in await self.list_messages(sender) if role == "user"]
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Until nothing is left to do."""
         gateway = self.gateway
         assert gateway is not None
-        await self.until(lambda: not self.loft.waiting and not gateway.statistics()["waiting"])
+        await self.wait_until(
+            lambda: not self.server.pending and not gateway.statistics()["waiting"]
+        )
 
 
 @asynccontextmanager
-async def world(
+async def open_gateway_world(
     path: Path,
     *,
     has_daemon: bool = True,
     hooks: Mapping[str, Hook] | None = None,
     summary: str = "",
     **more: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[GatewayWorld]:
     async with AsyncExitStack() as stack:
-        made = World(path, await stack.enter_async_context(loft()))
+        made = GatewayWorld(path, await stack.enter_async_context(run_pigeon_server()))
         model = await stack.enter_async_context(model_server(summary=summary))
-        made.serving = partial(served, path, model, hooks=hooks, **more)
+        made.serve_daemon = partial(run_daemon, path, model, hooks=hooks, **more)
         if has_daemon:
-            made.daemon = await stack.enter_async_context(made.serving())
+            made.daemon = await stack.enter_async_context(made.serve_daemon())
         else:
-            prepare(made.home, AGENTS, CONFIG.replace("{url}", model.url))
+            prepare_home(made.home, AGENTS, CONFIG.replace("{url}", model.url))
         yield made

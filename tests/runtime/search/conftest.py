@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.search.talk import Talk, talking, talking_in_memory
+from tests.runtime.search.talk import SearchHarness, open_harness, open_harness_in_memory
 
 
 @pytest.fixture(params=["tail", "shelves", "memory"])
-async def talk(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Talk]:
-    made = talking_in_memory() if request.param == "memory" else talking(home)
+async def talk(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[SearchHarness]:
+    made = open_harness_in_memory() if request.param == "memory" else open_harness(home)
     async with made as talk:
-        talk.settles = request.param != "tail"
+        talk.commits_first = request.param != "tail"
         yield talk

@@ -11,27 +11,27 @@ import sys
 from pathlib import Path
 
 from crabtalk.storage import Pair
-from tests.runtime.search.talk import talking
+from tests.runtime.search.talk import open_harness
 
-COUNTS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-
-
-class Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in COUNTS.split()]
+MALLINFO_FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
-async def keep(home: Path, commits: int) -> float:
-    async with talking(home) as talk:
+class MallocInfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in MALLINFO_FIELDS.split()]
+
+
+async def measure_free_memory(home: Path, commits: int) -> float:
+    async with open_harness(home) as talk:
         for number in range(commits):
             for sender in range(8):
                 words = [f"word{number}x{each}" for each in range(40)]
-                await talk.say(Pair("crab", f"user{sender}"), *words)
-            await talk.committed()
+                await talk.append_messages(Pair("crab", f"user{sender}"), *words)
+            await talk.wait_until_committed()
         libc = ctypes.CDLL(None)
-        libc.mallinfo2.restype = Mallinfo
+        libc.mallinfo2.restype = MallocInfo
         free: int = libc.mallinfo2().fordblks
     return free / 1e6
 
 
 if __name__ == "__main__":
-    print(asyncio.run(keep(Path(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201
+    print(asyncio.run(measure_free_memory(Path(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201

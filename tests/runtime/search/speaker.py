@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 from crabtalk.model.messages import Message
-from crabtalk.runtime.search import Scope, SessionIndex
+from crabtalk.runtime.search import SearchScope, SessionIndex
 from crabtalk.storage import (
+    ConversationMeta,
     FileStorage,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
@@ -26,20 +26,24 @@ from crabtalk.storage import (
 AT = "2026-01-01T00:00:00Z"
 
 
-async def speak(home: Path, seed: int) -> None:
+async def write_messages(home: Path, seed: int) -> None:
     """Words are told apart by the seed, so that none comes twice in all the lives of a home."""
     choose = random.Random(seed)
     storage = FileStorage(home, flush=False)
     index = SessionIndex(storage, home / "index" / "sessions")
-    await index.search("anything", scope=Scope())
+    await index.search("anything", scope=SearchScope())
     for number in itertools.count():
         pair = Pair("crab", f"user{choose.randrange(40)}")
         word = f"word{seed}x{number}"
         # As the runtime does, which mends what a crash left of a log that was being begun.
-        stored = await storage.load(pair)
+        stored = await storage.load_and_repair(pair)
         is_new = stored is None
-        meta = stored.meta if stored is not None else Meta(*pair, created_at=f"{AT}{seed}{number}")
-        records: list[Record] = [meta.snapshot()] if is_new else []
+        meta = (
+            stored.meta
+            if stored is not None
+            else ConversationMeta(*pair, created_at=f"{AT}{seed}{number}")
+        )
+        records: list[Record] = [meta.make_snapshot()] if is_new else []
         records.append(MessageRecord(meta.message_count, AT, Message("user", f"{word} common")))
         match choose.randrange(20):
             case 0:
@@ -48,19 +52,19 @@ async def speak(home: Path, seed: int) -> None:
                 end = meta.message_count + 1
                 records.append(MarkerRecord("a", AT, "t", f"summary{seed}x{number}", end))
             case 2 if not is_new:
-                await storage.delete(pair)
-                index.deleted(pair)
+                await storage.delete_conversation(pair)
+                index.remove_conversation(pair)
                 print(f"{pair.sender} gone", flush=True)  # noqa: T201
                 continue
         await storage.append(pair, records, create=is_new)
-        index.appended(pair, records)
+        index.add_records(pair, records)
         print(f"{pair.sender} {word}", flush=True)  # noqa: T201
         if number % 3 == 0:
-            index.refresh()
+            index.rescan()
 
 
 def main() -> None:
-    asyncio.run(speak(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(write_messages(Path(sys.argv[1]), int(sys.argv[2])))
 
 
 if __name__ == "__main__":

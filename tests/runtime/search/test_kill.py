@@ -8,60 +8,60 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.runtime.search.follower import Follower
-from crabtalk.storage import FileStorage, Followed, MessageRecord, Record
+from crabtalk.runtime.search.follower import LogIndexer
+from crabtalk.storage import FileStorage, MessageRecord, Record, RecordSlice
 from tests.model_server import ROOT
 from tests.runtime.search import speaker
-from tests.runtime.search.talk import Talk
-from tests.warm import PIPE, Program
+from tests.runtime.search.talk import SearchHarness
+from tests.warm import PIPE, ForkedProgram
 
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 20.0
-LEAST = 5  # words before it may be killed
-SPEAKER = Program(
+MIN_WORDS = 5  # words before it may be killed
+CRASH_WRITER = ForkedProgram(
     *(Path(speaker.__file__), "tests.runtime.search.speaker:main"),
     *("crabtalk.runtime.search.index", "tantivy"),
 )
 
 
-async def live(home: Path, seed: int) -> None:
+async def write_until_killed(home: Path, seed: int) -> None:
     """A process speaks for a moment, and is killed in the middle of whatever it does."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = SPEAKER.start(home, str(seed), stdout=PIPE, env=environment)
+    process = CRASH_WRITER.start(home, str(seed), stdout=PIPE, env=environment)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(PATIENCE):
-            for _ in range(random.Random(seed).randrange(LEAST, 150)):
+            for _ in range(random.Random(seed).randrange(MIN_WORDS, 150)):
                 assert await process.stdout.readline()
     finally:
         process.send_signal(signal.SIGKILL)
         await process.communicate()
 
 
-async def logged(storage: FileStorage) -> dict[tuple[str, int], Record]:
+async def read_logged_messages(storage: FileStorage) -> dict[tuple[str, int], Record]:
     """Every message there is, by handle and id, read without the index."""
     found: dict[tuple[str, int], Record] = {}
-    for handle in await storage.versions():
+    for handle in await storage.read_versions():
         position, more = 0, True
         while more:
-            (followed,) = await storage.follow([(handle, position)], 1 << 20)
-            if not isinstance(followed, Followed):
+            (followed,) = await storage.read_new_records([(handle, position)], 1 << 20)
+            if not isinstance(followed, RecordSlice):
                 break
             for _, record in followed.records:
                 if isinstance(record, MessageRecord):
                     found[handle, record.id] = record
-            position, more = followed.position, followed.more
+            position, more = followed.position, followed.has_more
     return found
 
 
-async def check(home: Path, *, is_first: bool) -> None:
+async def check_index(home: Path, *, is_first: bool) -> None:
     storage = FileStorage(home, flush=False)
-    talk = Talk(storage, home / "index" / "sessions")
+    talk = SearchHarness(storage, home / "index" / "sessions")
     try:
-        await talk.committed()
-        messages = await logged(storage)
-        follower = follower_of(talk)
+        await talk.wait_until_committed()
+        messages = await read_logged_messages(storage)
+        follower = get_indexer(talk)
         # It was caught up with, not thrown away: but for the first commit, of which nobody knew.
         assert follower.rebuilds <= is_first
         assert follower.view is not None
@@ -70,29 +70,29 @@ async def check(home: Path, *, is_first: bool) -> None:
         for (handle, number), record in messages.items():
             assert isinstance(record, MessageRecord)
             word = record.message.text.split()[0]
-            assert follower.view.messages.frequency(word) >= 1, word
-            hit = await talk.one(word, before=0, after=0)
+            assert follower.view.messages.document_frequency(word) >= 1, word
+            hit = await talk.search_one(word, before=0, after=0)
             assert (hit.handle, hit.message_id) == (handle, number)
-        for _, meta in await storage.conversations():
+        for _, meta in await storage.list_conversations():
             if meta.title:
-                assert (await talk.one(meta.title)).sender == meta.created_by
-            stored = await storage.read(meta.pair)
+                assert (await talk.search_one(meta.title)).sender == meta.created_by
+            stored = await storage.read_conversation(meta.pair)
             if stored is not None and stored.marker is not None:
-                assert (await talk.one(stored.marker.summary)).sender == meta.created_by
+                assert (await talk.search_one(stored.marker.summary)).sender == meta.created_by
     finally:
         await talk.index.close()
         await storage.close()
 
 
-def follower_of(talk: Talk) -> Follower:
-    return talk.index._follower
+def get_indexer(talk: SearchHarness) -> LogIndexer:
+    return talk.index._indexer
 
 
 async def kill_and_check(home: Path, times: int) -> None:
     home.mkdir()
     for seed in range(times):
-        await live(home, seed)
-        await check(home, is_first=seed == 0)
+        await write_until_killed(home, seed)
+        await check_index(home, is_first=seed == 0)
 
 
 @pytest.mark.req("search.kill")

@@ -12,30 +12,32 @@ import pytest
 from crabtalk.model.messages import Message
 from crabtalk.runtime.search import tail as tails
 from crabtalk.runtime.search.follower import COMMIT_MESSAGES
-from crabtalk.storage import MemoryStorage, MessageRecord, Meta, Pair, Record
+from crabtalk.storage import ConversationMeta, MemoryStorage, MessageRecord, Pair, Record
 from tests.model_server import ROOT
-from tests.runtime.search.talk import CRAB, OWL, Talk, at, talking
-from tests.stalls import stalls
+from tests.runtime.search.talk import CRAB, OWL, SearchHarness, format_minute, open_harness
+from tests.stalls import measure_loop_latency
 
 # Generous: the promise is 50 ms, and a shared machine is slower at everything.
 LONGEST_STALL = 0.25
 TEXT = "The quick brown crab walks sideways over the lazy lobster, as it does every evening. " * 5
 
 
-def conversation(pair: Pair, count: int) -> list[Record]:
-    meta = Meta(*pair, created_at=at(1))
-    messages = [MessageRecord(n, at(n), Message("user", f"{TEXT} {n}")) for n in range(count)]
-    return [meta.snapshot(), *messages]
+def make_conversation(pair: Pair, count: int) -> list[Record]:
+    meta = ConversationMeta(*pair, created_at=format_minute(1))
+    messages = [
+        MessageRecord(n, format_minute(n), Message("user", f"{TEXT} {n}")) for n in range(count)
+    ]
+    return [meta.make_snapshot(), *messages]
 
 
 @pytest.mark.req("search.loop")
 @pytest.mark.clock
 async def test_the_loop_comes_round_while_logs_are_read_and_searched(home: Path) -> None:
-    async with talking(home) as talk:
+    async with open_harness(home) as talk:
         for number in range(60):
             pair = Pair("crab", f"user{number}")
-            await talk.storage.append(pair, conversation(pair, 50), create=True)
-        async with stalls() as late:
+            await talk.storage.append(pair, make_conversation(pair, 50), create=True)
+        async with measure_loop_latency() as late:
             talk.index.start()
             searches = 0
             while not talk.index.statistics().is_current:
@@ -49,13 +51,13 @@ async def test_the_loop_comes_round_while_logs_are_read_and_searched(home: Path)
 @pytest.mark.req("search.loop")
 @pytest.mark.clock
 async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path) -> None:
-    async with talking(home) as talk:
+    async with open_harness(home) as talk:
         huge = " ".join(f"word{number % 5000}" for number in range(400_000)) + " needle"
-        await talk.say(CRAB, huge)
-        async with stalls() as late:
-            assert (await talk.one("needle")).message_id == 0
-            await talk.committed()
-            assert (await talk.one("needle")).message_id == 0
+        await talk.append_messages(CRAB, huge)
+        async with measure_loop_latency() as late:
+            assert (await talk.search_one("needle")).message_id == 0
+            await talk.wait_until_committed()
+            assert (await talk.search_one("needle")).message_id == 0
         # Twice as long as elsewhere: to find the words of so long a text is one step of a thread.
         assert max(late) < 2 * LONGEST_STALL
 
@@ -63,16 +65,16 @@ async def test_the_loop_comes_round_while_a_huge_message_is_taken_in(home: Path)
 @pytest.mark.req("search.append.cost")
 @pytest.mark.clock
 async def test_an_append_costs_the_loop_next_to_nothing_however_large_it_is(home: Path) -> None:
-    async with talking(home) as talk:
-        await talk.storage.append(CRAB, conversation(CRAB, 1), create=True)
+    async with open_harness(home) as talk:
+        await talk.storage.append(CRAB, make_conversation(CRAB, 1), create=True)
         large = Message("user", "数据库 naïve " * 100_000)
         taken = []
         for number in range(1, 200):
             record = MessageRecord(
-                number, at(1), large if number % 10 == 0 else Message("user", TEXT)
+                number, format_minute(1), large if number % 10 == 0 else Message("user", TEXT)
             )
             begun = time.perf_counter()
-            talk.index.appended(CRAB, [record])
+            talk.index.add_records(CRAB, [record])
             taken.append(time.perf_counter() - begun)
         assert sorted(taken)[len(taken) // 2] < 0.000_5
 
@@ -85,13 +87,15 @@ async def test_the_tail_does_not_grow_past_its_bound_and_loses_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "MAX_MESSAGES", 100)
-    async with talking(home) as talk:
-        records = conversation(CRAB, 2_000)
+    async with open_harness(home) as talk:
+        records = make_conversation(CRAB, 2_000)
         await talk.storage.append(CRAB, records, create=True)
-        talk.index.appended(CRAB, records)
-        assert talk.index.statistics().in_tail <= 100
+        talk.index.add_records(CRAB, records)
+        assert talk.index.statistics().uncommitted <= 100
         assert (
-            (await talk.one("1999 lobster", before=0, after=0)).window[0].snippet.endswith("1999")
+            (await talk.search_one("1999 lobster", before=0, after=0))
+            .window[0]
+            .snippet.endswith("1999")
         )
 
 
@@ -100,55 +104,55 @@ async def test_the_tail_is_bounded_in_bytes_too(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "MAX_BYTES", 10_000)
-    async with talking(home) as talk:
-        await talk.say(CRAB, *(f"{TEXT} number{n}" for n in range(100)))
-        assert talk.index.statistics().in_tail < 20
-        await talk.say(OWL, "small talk")
-        assert await talk.found("small") == ["owl/user"]
-        assert await talk.found("number99") == ["crab/user"]
+    async with open_harness(home) as talk:
+        await talk.append_messages(CRAB, *(f"{TEXT} number{n}" for n in range(100)))
+        assert talk.index.statistics().uncommitted < 20
+        await talk.append_messages(OWL, "small talk")
+        assert await talk.find_senders("small") == ["owl/user"]
+        assert await talk.find_senders("number99") == ["crab/user"]
 
 
 @pytest.mark.req("search.commit.batches")
 async def test_enough_messages_are_committed_without_being_asked(home: Path) -> None:
-    async with talking(home) as talk:
-        await talk.say(CRAB, *(f"number{n}" for n in range(COMMIT_MESSAGES)))
+    async with open_harness(home) as talk:
+        await talk.append_messages(CRAB, *(f"number{n}" for n in range(COMMIT_MESSAGES)))
         async with asyncio.timeout(10):
-            while talk.index.statistics().in_tail:
+            while talk.index.statistics().uncommitted:
                 await asyncio.sleep(0.005)
         assert talk.index.statistics().commits == 1
 
 
 @pytest.mark.req("search.commit.batches")
 async def test_few_messages_are_committed_after_a_while(home: Path) -> None:
-    async with talking(home) as talk:
-        await talk.say(CRAB, "hello")
-        await talk.committed()
+    async with open_harness(home) as talk:
+        await talk.append_messages(CRAB, "hello")
+        await talk.wait_until_committed()
         commits = talk.index.statistics().commits
-        await talk.say(CRAB, "there")
-        assert talk.index.statistics().in_tail == 1
+        await talk.append_messages(CRAB, "there")
+        assert talk.index.statistics().uncommitted == 1
         async with asyncio.timeout(10):
-            while talk.index.statistics().in_tail:
+            while talk.index.statistics().uncommitted:
                 await asyncio.sleep(0.005)
         assert talk.index.statistics().commits == commits + 1
 
 
 @pytest.mark.req("search.embedded")
 async def test_an_index_in_memory_writes_no_file(tmp_path: Path) -> None:
-    talk = Talk(MemoryStorage())
-    await talk.say(CRAB, "hello")
-    await talk.committed()
-    assert await talk.found("hello") == ["crab/user"]
+    talk = SearchHarness(MemoryStorage())
+    await talk.append_messages(CRAB, "hello")
+    await talk.wait_until_committed()
+    assert await talk.find_senders("hello") == ["crab/user"]
     await talk.index.close()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.req("search.late")
 async def test_nothing_is_opened_before_something_is_said_or_searched(home: Path) -> None:
-    async with talking(home) as talk:
-        talk.index.refresh()
+    async with open_harness(home) as talk:
+        talk.index.rescan()
         await asyncio.sleep(0)
         assert not talk.index.statistics().is_open
-        assert await talk.found("anything") == []
+        assert await talk.find_senders("anything") == []
         assert talk.index.statistics().is_open
 
 
@@ -172,24 +176,24 @@ def test_what_commits_have_used_goes_back_to_the_system(tmp_path: Path) -> None:
 @pytest.mark.req("search.given_back")
 async def test_a_removal_is_kept_on_no_shelf_where_there_is_nothing_to_remove(home: Path) -> None:
     """The engine would keep it, a kilobyte and more each, until a document comes there."""
-    async with talking(home) as talk:
+    async with open_harness(home) as talk:
         for number in range(3):
             pair = Pair("crab", f"user{number}")
-            await talk.say(pair, f"word{number}")
-            await talk.committed()
+            await talk.append_messages(pair, f"word{number}")
+            await talk.wait_until_committed()
             await talk.delete(pair)
-            await talk.committed()
-        library = talk.index._follower.library
+            await talk.wait_until_committed()
+        library = talk.index._indexer.store
         assert library is not None
         assert library.messages._writer is not None
         assert library.titles._writer is None
         assert library.summaries._writer is None
-        assert await talk.found("word1") == []
-        await talk.say(CRAB, "said")
-        await talk.title(CRAB, "granite")
-        await talk.fold(CRAB, "basalt")
-        await talk.committed()
+        assert await talk.find_senders("word1") == []
+        await talk.append_messages(CRAB, "said")
+        await talk.set_title(CRAB, "granite")
+        await talk.append_summary(CRAB, "basalt")
+        await talk.wait_until_committed()
         await talk.delete(CRAB)
-        await talk.committed()
+        await talk.wait_until_committed()
         view = library.view()
         assert (view.titles.documents, view.summaries.documents) == (0, 0)

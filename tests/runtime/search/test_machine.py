@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 )
 
 from crabtalk.model.messages import Message
-from crabtalk.runtime.search import Scope
+from crabtalk.runtime.search import SearchScope
 from crabtalk.storage import FileStorage, MemoryStorage, Pair
-from tests.runtime.search.talk import Talk, answering, calling
+from tests.runtime.search.talk import SearchHarness, make_tool_call, make_tool_result
 
 T = TypeVar("T")
 PAIRS = [Pair(agent, sender) for agent in ("crab", "owl") for sender in ("ann", "bob", "tg:1")]
@@ -32,13 +32,13 @@ TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
 MESSAGES = st.one_of(
     TEXTS.map(lambda text: Message("user", text)),
     TEXTS.map(lambda text: Message("assistant", text)),
-    TEXTS.map(lambda text: calling("bash", f'{{"command":"{text}"}}')),
-    TEXTS.map(answering),
+    TEXTS.map(lambda text: make_tool_call("bash", f'{{"command":"{text}"}}')),
+    TEXTS.map(make_tool_result),
     TEXTS.map(lambda text: Message("system", text)),
 )
 
 
-class Said:
+class ExpectedTexts:
     """What one conversation can be found by."""
 
     def __init__(self) -> None:
@@ -46,70 +46,70 @@ class Said:
         self.title = ""
         self.summary = ""
 
-    def has(self, word: str) -> bool:
+    def has_word(self, word: str) -> bool:
         return any(word in text.split() for text in (*self.messages, self.title, self.summary))
 
 
-class IndexMachine(RuleBasedStateMachine):
+class SessionIndexMachine(RuleBasedStateMachine):
     """In memory, to begin with."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.said: dict[Pair, Said] = {}
+        self.expected: dict[Pair, ExpectedTexts] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
     @initialize()
     def begin(self) -> None:
-        self.talk = Talk(MemoryStorage())
+        self.harness = SearchHarness(MemoryStorage())
 
     def teardown(self) -> None:
-        self.run(self.talk.index.close())
-        self.run(self.talk.storage.close())
+        self.run(self.harness.index.close())
+        self.run(self.harness.storage.close())
         self.run(self.loop.shutdown_default_executor())
         self.loop.close()
 
     @rule(pair=ANY_PAIR, messages=st.lists(MESSAGES, min_size=1, max_size=3))
-    def say(self, pair: Pair, messages: list[Message]) -> None:
-        self.run(self.talk.say(pair, *messages))
-        said = self.said.setdefault(pair, Said())
+    def append_messages(self, pair: Pair, messages: list[Message]) -> None:
+        self.run(self.harness.append_messages(pair, *messages))
+        said = self.expected.setdefault(pair, ExpectedTexts())
         for message in messages:
             if message.tool_calls:
                 said.messages.append(message.tool_calls[0].arguments[12:-2])
             elif message.role in ("user", "assistant"):
                 said.messages.append(message.text)
 
-    @precondition(lambda self: self.said)
+    @precondition(lambda self: self.expected)
     @rule(data=st.data(), text=TEXTS)
-    def name(self, data: st.DataObject, text: str) -> None:
-        pair = data.draw(st.sampled_from(sorted(self.said)))
-        self.run(self.talk.title(pair, text))
-        self.said[pair].title = text
+    def set_title(self, data: st.DataObject, text: str) -> None:
+        pair = data.draw(st.sampled_from(sorted(self.expected)))
+        self.run(self.harness.set_title(pair, text))
+        self.expected[pair].title = text
 
-    @precondition(lambda self: self.said)
+    @precondition(lambda self: self.expected)
     @rule(data=st.data(), text=TEXTS)
-    def fold(self, data: st.DataObject, text: str) -> None:
-        pair = data.draw(st.sampled_from(sorted(self.said)))
-        self.run(self.talk.fold(pair, text))
-        self.said[pair].summary = text
+    def append_summary(self, data: st.DataObject, text: str) -> None:
+        pair = data.draw(st.sampled_from(sorted(self.expected)))
+        self.run(self.harness.append_summary(pair, text))
+        self.expected[pair].summary = text
 
-    @precondition(lambda self: self.said)
+    @precondition(lambda self: self.expected)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        pair = data.draw(st.sampled_from(sorted(self.said)))
-        self.run(self.talk.delete(pair))
-        del self.said[pair]
+        pair = data.draw(st.sampled_from(sorted(self.expected)))
+        self.run(self.harness.delete(pair))
+        del self.expected[pair]
 
     @rule()
     def commit(self) -> None:
-        self.run(self.talk.committed())
+        self.run(self.harness.wait_until_committed())
 
     @rule(milliseconds=st.integers(0, 20))
-    def go_on_a_little(self, milliseconds: int) -> None:
+    def index_briefly(self, milliseconds: int) -> None:
         """The commit may come as far as it comes."""
-        self.run(self.talk.work_for(milliseconds / 1000))
+        self.run(self.harness.index_for(milliseconds / 1000))
 
     @rule(
         word=st.sampled_from(WORDS),
@@ -117,34 +117,36 @@ class IndexMachine(RuleBasedStateMachine):
         sender=st.sampled_from([None, "ann", "tg:1"]),
     )
     def search(self, word: str, agent: str | None, sender: str | None) -> None:
-        hits = self.run(self.talk.search(word, limit=20, scope=Scope(agent, sender)))
+        hits = self.run(self.harness.search(word, limit=20, scope=SearchScope(agent, sender)))
         found = [Pair(hit.agent, hit.sender) for hit in hits]
         assert len(found) == len(set(found))
         assert set(found) == {
             pair
-            for pair, said in self.said.items()
-            if said.has(word) and agent in (None, pair.agent) and sender in (None, pair.sender)
+            for pair, said in self.expected.items()
+            if said.has_word(word) and agent in (None, pair.agent) and sender in (None, pair.sender)
         }
         for hit in hits:
-            said = self.said[Pair(hit.agent, hit.sender)]
+            said = self.expected[Pair(hit.agent, hit.sender)]
             assert hit.title == said.title
-            assert hit.message_count == self.talk.metas[Pair(hit.agent, hit.sender)].message_count
+            assert (
+                hit.message_count == self.harness.metas[Pair(hit.agent, hit.sender)].message_count
+            )
             assert hit.message_id in [item.id for item in hit.window]
 
     @invariant()
     def nothing_is_counted_twice_once_it_is_committed(self) -> None:
-        statistics = self.talk.index.statistics()
+        statistics = self.harness.index.statistics()
         if statistics.is_current:
-            view = self.talk.index._follower.view
+            view = self.harness.index._indexer.view
             assert view is not None
-            expected = sum(len(said.messages) for said in self.said.values())
+            expected = sum(len(said.messages) for said in self.expected.values())
             assert statistics.messages == view.messages.documents == expected
-            assert view.titles.documents == sum(bool(said.title) for said in self.said.values())
-            summaries = sum(bool(said.summary) for said in self.said.values())
+            assert view.titles.documents == sum(bool(said.title) for said in self.expected.values())
+            summaries = sum(bool(said.summary) for said in self.expected.values())
             assert view.summaries.documents == summaries
 
 
-class FileMachine(IndexMachine):
+class FileSessionIndexMachine(SessionIndexMachine):
     """In files; and now and then the process ends, as it should or not."""
 
     @initialize()
@@ -152,7 +154,7 @@ class FileMachine(IndexMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.home = Path(self.directory.name)
         self.index = self.home / "index" / "sessions"
-        self.talk = Talk(FileStorage(self.home, flush=False), self.index)
+        self.harness = SearchHarness(FileStorage(self.home, flush=False), self.index)
 
     def teardown(self) -> None:
         super().teardown()
@@ -160,13 +162,13 @@ class FileMachine(IndexMachine):
 
     @rule()
     def restart(self) -> None:
-        self.run(self.talk.restart())
-        self.run(self.talk.committed())
+        self.run(self.harness.restart())
+        self.run(self.harness.wait_until_committed())
 
     @rule(milliseconds=st.integers(0, 20))
     def crash(self, milliseconds: int) -> None:
         """What is in its files in the middle of whatever it does is all that the next one has."""
-        self.run(self.talk.work_for(milliseconds / 1000))
+        self.run(self.harness.index_for(milliseconds / 1000))
         copy = self.home / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         while self.index.exists():
@@ -175,24 +177,24 @@ class FileMachine(IndexMachine):
                 break
             except shutil.Error:  # a file went while it was being copied
                 shutil.rmtree(copy, ignore_errors=True)
-        self.run(self.talk.index.close())
+        self.run(self.harness.index.close())
         shutil.rmtree(self.index, ignore_errors=True)
         if copy.exists():
             copy.rename(self.index)
-        self.run(self.talk.restart())
-        self.run(self.talk.committed())
+        self.run(self.harness.restart())
+        self.run(self.harness.wait_until_committed())
 
     @rule()
     def lose_the_index(self) -> None:
-        self.run(self.talk.index.close())
+        self.run(self.harness.index.close())
         shutil.rmtree(self.index, ignore_errors=True)
-        self.run(self.talk.restart())
-        self.run(self.talk.committed())
+        self.run(self.harness.restart())
+        self.run(self.harness.wait_until_committed())
 
 
 def test_an_index_in_memory_finds_what_was_said_and_nothing_else() -> None:
     run_state_machine_as_test(
-        IndexMachine, settings=settings(max_examples=10, stateful_step_count=25)
+        SessionIndexMachine, settings=settings(max_examples=10, stateful_step_count=25)
     )
 
 
@@ -200,5 +202,5 @@ def test_an_index_in_memory_finds_what_was_said_and_nothing_else() -> None:
 @pytest.mark.timeout(600)
 def test_an_index_in_files_finds_the_same_whatever_becomes_of_it(count: int) -> None:
     run_state_machine_as_test(
-        FileMachine, settings=settings(max_examples=count, stateful_step_count=25)
+        FileSessionIndexMachine, settings=settings(max_examples=count, stateful_step_count=25)
     )

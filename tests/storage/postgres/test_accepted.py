@@ -7,29 +7,33 @@ from pathlib import Path
 import pytest
 
 from crabtalk.model.messages import Message
-from crabtalk.storage import Accepted, FencedError, MessageRecord, Meta, Pair
+from crabtalk.storage import AcceptedMessage, ConversationMeta, FencedError, MessageRecord, Pair
 from crabtalk.storage.postgres import PostgresStorage
 from tests.storage.postgres.test_claims import (
     PAIR,
     QUICK,
-    Told,
-    becomes,
-    count,
-    expire,
-    said,
-    sharing,
+    TurnRequester,
+    count_rows,
+    expire_lease,
+    open_storages,
+    read_record,
+    wait_until,
 )
 
 OTHER = Pair("crab", "other")
 
 
-def text(number: int, *, steer: int = 0, run: str = "", pair: Pair = PAIR) -> Accepted:
+def make_accepted(
+    number: int, *, steer: int = 0, run: str = "", pair: Pair = PAIR
+) -> AcceptedMessage:
     at = f"2026-04-28T10:00:{number:02}.000Z"
     run = run or f"w{number}"
-    return Accepted(*pair, run, f"text {number}", at, number=number, steer=steer, speaker="crab")
+    return AcceptedMessage(
+        *pair, run, f"text {number}", at, number=number, steer=steer, speaker="crab"
+    )
 
 
-async def forget(storage: PostgresStorage) -> None:
+async def expire_daemon(storage: PostgresStorage) -> None:
     """As if it had not been heard of for too long."""
     await storage.database.change(
         "UPDATE daemons SET expires_at = clock_timestamp() - interval '1 second' WHERE id = $1",
@@ -41,56 +45,56 @@ async def forget(storage: PostgresStorage) -> None:
 async def test_texts_of_a_daemon_that_lives_are_left_to_it(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        await one.accept(text(1))
-        assert await two.unsettled() == []
-        assert await two.load(PAIR) is None
-        await forget(one)
-        assert await two.unsettled() == [PAIR]
-        assert await two.load(PAIR) is not None
-        assert await said(two) == ["text 1", "w1 interrupted"]
-        assert await two.unsettled() == []
-        await two.load(PAIR)
-        assert await said(two) == ["text 1", "w1 interrupted"]
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        await one.accept_message(make_accepted(1))
+        assert await two.list_unsettled() == []
+        assert await two.load_and_repair(PAIR) is None
+        await expire_daemon(one)
+        assert await two.list_unsettled() == [PAIR]
+        assert await two.load_and_repair(PAIR) is not None
+        assert await read_record(two) == ["text 1", "w1 interrupted"]
+        assert await two.list_unsettled() == []
+        await two.load_and_repair(PAIR)
+        assert await read_record(two) == ["text 1", "w1 interrupted"]
 
 
 @pytest.mark.req("accepted.recovery")
 async def test_a_daemon_that_slept_does_not_close_the_texts_of_its_own_runs(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        entry = text(1)
-        await one.accept(entry)
-        await forget(one)
-        assert await one.load(PAIR) is None
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        entry = make_accepted(1)
+        await one.accept_message(entry)
+        await expire_daemon(one)
+        assert await one.load_and_repair(PAIR) is None
         await one.append(
             PAIR,
             [
-                Meta(*PAIR, created_at=entry.at).snapshot(),
+                ConversationMeta(*PAIR, created_at=entry.at).make_snapshot(),
                 MessageRecord(0, entry.at, Message("user", entry.text), run=entry.run),
             ],
             create=True,
         )
-        assert await said(two) == ["text 1"]
-        await two.load(PAIR)
-        assert await said(two) == ["text 1"]
+        assert await read_record(two) == ["text 1"]
+        await two.load_and_repair(PAIR)
+        assert await read_record(two) == ["text 1"]
 
 
 @pytest.mark.req("accepted.recovery")
 async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_waited_for_it(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        told = Told([one, two])
-        turn = await (await told.turn(0, "r1")).reached()
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        told = TurnRequester([one, two])
+        turn = await (await told.request_turn(0, "r1")).wait_until_reached()
         await turn.say("before")
-        await one.accept(text(1))
-        await one.accept(text(2, steer=1, run="r1"))
-        await one.accept(text(3))
-        await expire(one)
-        await forget(one)
-        heir = await (await told.turn(1, "r2")).reached()
-        assert await said(two) == [
+        await one.accept_message(make_accepted(1))
+        await one.accept_message(make_accepted(2, steer=1, run="r1"))
+        await one.accept_message(make_accepted(3))
+        await expire_lease(one)
+        await expire_daemon(one)
+        heir = await (await told.request_turn(1, "r2")).wait_until_reached()
+        assert await read_record(two) == [
             "before",
             "text 2",
             "r1 interrupted",
@@ -100,8 +104,8 @@ async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_wait
             "w3 interrupted",
         ]
         await heir.say("after")
-        assert (await said(two))[-1] == "after"
-        assert await count(two, "accepted") == 0
+        assert (await read_record(two))[-1] == "after"
+        assert await count_rows(two, "accepted") == 0
         await heir.leave()
         await turn.leave()
 
@@ -110,41 +114,41 @@ async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_wait
 async def test_a_daemon_that_slept_cannot_double_what_another_has_closed(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        await one.append(PAIR, [Meta(*PAIR).snapshot()], create=True)
-        await one.accept(text(1))
-        await forget(one)
-        await two.load(PAIR)
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        await one.append(PAIR, [ConversationMeta(*PAIR).make_snapshot()], create=True)
+        await one.accept_message(make_accepted(1))
+        await expire_daemon(one)
+        await two.load_and_repair(PAIR)
         late = MessageRecord(1, "", Message("user", "text 1"), run="w1")
         with pytest.raises(FencedError, match="closed this message"):
             await one.append(PAIR, [late])
-        assert await said(two) == ["text 1", "w1 interrupted"]
+        assert await read_record(two) == ["text 1", "w1 interrupted"]
 
 
 @pytest.mark.req("accepted.waiting_turn")
 async def test_an_append_that_is_refused_settles_nothing(tmp_path: Path, postgres_url: str) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        told = Told([one, two])
-        lost = await (await told.turn(0, "r1")).reached()
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        told = TurnRequester([one, two])
+        lost = await (await told.request_turn(0, "r1")).wait_until_reached()
         await lost.say("before")
-        await one.accept(text(1))
-        await expire(one)
-        heir = await (await told.turn(1, "r2")).reached()
+        await one.accept_message(make_accepted(1))
+        await expire_lease(one)
+        heir = await (await told.request_turn(1, "r2")).wait_until_reached()
         with pytest.raises(FencedError):
             await one.append(PAIR, [MessageRecord(1, "", Message("user", "text 1"), run="w1")])
-        assert await count(one, "accepted") == 1
+        assert await count_rows(one, "accepted") == 1
         await heir.leave()
         await lost.leave()
 
 
 @pytest.mark.req("accepted.recovery")
 async def test_of_many_that_recover_at_once_one_does(tmp_path: Path, postgres_url: str) -> None:
-    async with sharing(tmp_path, postgres_url, 4) as (dead, *others):
+    async with open_storages(tmp_path, postgres_url, 4) as (dead, *others):
         for number in range(1, 6):
-            await dead.accept(text(number))
-        await forget(dead)
-        await asyncio.gather(*(one.load(PAIR) for one in others), return_exceptions=True)
-        found = await said(others[0])
+            await dead.accept_message(make_accepted(number))
+        await expire_daemon(dead)
+        await asyncio.gather(*(one.load_and_repair(PAIR) for one in others), return_exceptions=True)
+        found = await read_record(others[0])
         assert [line for line in found if line.startswith("text")] == [
             f"text {n}" for n in range(1, 6)
         ]
@@ -155,28 +159,28 @@ async def test_of_many_that_recover_at_once_one_does(tmp_path: Path, postgres_ur
 async def test_what_a_dead_daemon_left_in_line_is_noticed_by_those_that_live(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
-        await one.accept(text(1, pair=OTHER))
+    async with open_storages(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
+        await one.accept_message(make_accepted(1, pair=OTHER))
         noticed = asyncio.Event()
-        two.members.recover = noticed.set
-        one.members.runs = lambda: 1 // 0  # it beats no more
+        two.membership.recover = noticed.set
+        one.membership.count_runs = lambda: 1 // 0  # it beats no more
         async with asyncio.timeout(20):
             await noticed.wait()
 
         async def is_left() -> bool:
-            return await two.unsettled() == [OTHER]
+            return await two.list_unsettled() == [OTHER]
 
-        await becomes(is_left)
+        await wait_until(is_left)
 
 
 async def test_whoever_leaves_in_order_leaves_what_it_gave_up_to_the_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        await one.accept(text(1))
-        one.abandon([text(1)])
-        assert await one.unsettled() == [PAIR]
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        await one.accept_message(make_accepted(1))
+        one.abandon_messages([make_accepted(1)])
+        assert await one.list_unsettled() == [PAIR]
         await one.close()
-        assert await two.unsettled() == [PAIR]
-        await two.load(PAIR)
-        assert await said(two) == ["text 1", "w1 interrupted"]
+        assert await two.list_unsettled() == [PAIR]
+        await two.load_and_repair(PAIR)
+        assert await read_record(two) == ["text 1", "w1 interrupted"]

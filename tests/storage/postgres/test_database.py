@@ -10,17 +10,17 @@ import pytest
 
 from crabtalk.storage import StorageError, StorageUnavailableError
 from crabtalk.storage.postgres import database as module
-from crabtalk.storage.postgres.database import Database, shown
-from tests.postgres import Mode, Server, perform
-from tests.stalls import stalls
+from crabtalk.storage.postgres.database import PostgresDatabase, strip_credentials
+from tests.postgres import Mode, PostgresServer, execute_sql
+from tests.stalls import measure_loop_latency
 
 PATIENCE = 20
 MODES: tuple[Mode, ...] = ("fast", "immediate")
 
 
 @asynccontextmanager
-async def connected(url: str, **options: float) -> AsyncIterator[Database]:
-    database = Database(url, **options)  # type: ignore[arg-type]
+async def open_database(url: str, **options: float) -> AsyncIterator[PostgresDatabase]:
+    database = PostgresDatabase(url, **options)  # type: ignore[arg-type]
     try:
         yield database
     finally:
@@ -28,7 +28,7 @@ async def connected(url: str, **options: float) -> AsyncIterator[Database]:
             await database.close()
 
 
-async def works_again(database: Database) -> None:
+async def wait_until_working(database: PostgresDatabase) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
@@ -42,23 +42,23 @@ async def works_again(database: Database) -> None:
 
 @pytest.mark.req("fleet.database.away")
 async def test_one_that_is_away_is_said_to_be_and_used_again_once_it_is_back(
-    private_postgres: Server,
+    private_postgres: PostgresServer,
 ) -> None:
-    async with connected(private_postgres.url) as database:
-        await works_again(database)
+    async with open_database(private_postgres.url) as database:
+        await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stop, "immediate")
         for _ in range(3):
             with pytest.raises(StorageUnavailableError, match="try again in a moment"):
                 await database.change("INSERT INTO notes VALUES ('y')")
         await asyncio.to_thread(private_postgres.start)
-        await works_again(database)
+        await wait_until_working(database)
 
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.clock
-async def test_while_it_is_away_nobody_waits_for_it(private_postgres: Server) -> None:
-    async with connected(private_postgres.url) as database:
-        await works_again(database)
+async def test_while_it_is_away_nobody_waits_for_it(private_postgres: PostgresServer) -> None:
+    async with open_database(private_postgres.url) as database:
+        await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stop, "fast")
         begun = time.monotonic()
         answers = await asyncio.gather(
@@ -72,9 +72,9 @@ async def test_while_it_is_away_nobody_waits_for_it(private_postgres: Server) ->
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
 async def test_what_only_reads_survives_a_restart_unnoticed(
-    private_postgres: Server, mode: Mode
+    private_postgres: PostgresServer, mode: Mode
 ) -> None:
-    async with connected(private_postgres.url) as database:
+    async with open_database(private_postgres.url) as database:
         assert await database.fetch("SELECT 1")
         await asyncio.to_thread(private_postgres.restart, mode)
         assert await database.fetch("SELECT 1")
@@ -82,9 +82,9 @@ async def test_what_only_reads_survives_a_restart_unnoticed(
 
 @pytest.mark.req("fleet.database.slow")
 @pytest.mark.clock
-async def test_a_stalled_one_is_given_up_within_the_bound(private_postgres: Server) -> None:
-    async with connected(private_postgres.url, statement_seconds=0.5) as database:
-        await works_again(database)
+async def test_a_stalled_one_is_given_up_within_the_bound(private_postgres: PostgresServer) -> None:
+    async with open_database(private_postgres.url, statement_seconds=0.5) as database:
+        await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stall)
         try:
             begun = time.monotonic()
@@ -94,15 +94,15 @@ async def test_a_stalled_one_is_given_up_within_the_bound(private_postgres: Serv
             assert time.monotonic() - begun < 5
         finally:
             await asyncio.to_thread(private_postgres.resume)
-        await works_again(database)
+        await wait_until_working(database)
 
 
 @pytest.mark.req("fleet.database.slow")
 async def test_whoever_gives_up_waiting_for_a_stalled_one_is_not_held(
-    private_postgres: Server,
+    private_postgres: PostgresServer,
 ) -> None:
-    async with connected(private_postgres.url) as database:
-        await works_again(database)
+    async with open_database(private_postgres.url) as database:
+        await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stall)
         try:
             asking = asyncio.ensure_future(database.fetch("SELECT 1"))
@@ -112,49 +112,51 @@ async def test_whoever_gives_up_waiting_for_a_stalled_one_is_not_held(
             assert done, "a cancelled statement waits for the server"
         finally:
             await asyncio.to_thread(private_postgres.resume)
-        await works_again(database)
+        await wait_until_working(database)
 
 
 @pytest.mark.req("fleet.database.slow")
 async def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgres_url: str) -> None:
-    async with connected(postgres_url, statement_seconds=0.2) as database:
+    async with open_database(postgres_url, statement_seconds=0.2) as database:
         with pytest.raises(StorageUnavailableError, match="statement timeout"):
             await database.fetch("SELECT pg_sleep(20)")
         assert await database.fetch("SELECT 1")
 
 
 @pytest.mark.req("fleet.database.failover")
-async def test_one_that_only_reads_is_used_again_once_it_writes(private_postgres: Server) -> None:
+async def test_one_that_only_reads_is_used_again_once_it_writes(
+    private_postgres: PostgresServer,
+) -> None:
     """As after a failover to what was a standby."""
     url = private_postgres.url
-    async with connected(url, pool=3) as database:
-        await works_again(database)
-        perform(url, "ALTER DATABASE crabtalk SET default_transaction_read_only = on")
+    async with open_database(url, pool=3) as database:
+        await wait_until_working(database)
+        execute_sql(url, "ALTER DATABASE crabtalk SET default_transaction_read_only = on")
         await asyncio.to_thread(private_postgres.restart, "fast")
         await asyncio.gather(*(database.fetch("SELECT pg_sleep(0.05)") for _ in range(3)))
         for _ in range(3):
             with pytest.raises(StorageUnavailableError, match="read-only"):
                 await database.change("INSERT INTO notes VALUES ('y')")
-        perform(
+        execute_sql(
             url, "SET transaction_read_only = off", "SET default_transaction_read_only = off",
             "ALTER DATABASE crabtalk RESET default_transaction_read_only",
         )  # fmt: skip
-        await works_again(database)
+        await wait_until_working(database)
         await asyncio.gather(
             *(database.change("INSERT INTO notes VALUES ('z')") for _ in range(20))
         )
 
 
 @pytest.mark.req("fleet.database.busy")
-async def test_too_many_connections_are_a_passing_trouble(private_postgres: Server) -> None:
+async def test_too_many_connections_are_a_passing_trouble(private_postgres: PostgresServer) -> None:
     url = private_postgres.url
-    perform(url, "ALTER DATABASE crabtalk CONNECTION LIMIT 0")
-    perform(url, "CREATE ROLE guest LOGIN PASSWORD 'x' NOSUPERUSER")
+    execute_sql(url, "ALTER DATABASE crabtalk CONNECTION LIMIT 0")
+    execute_sql(url, "CREATE ROLE guest LOGIN PASSWORD 'x' NOSUPERUSER")
     guest = url.replace("crabtalk@", "guest:x@")
-    async with connected(guest) as database:
+    async with open_database(guest) as database:
         with pytest.raises(StorageUnavailableError, match="too many connections"):
             await database.fetch("SELECT 1")
-        perform(url, "ALTER DATABASE crabtalk CONNECTION LIMIT -1")
+        execute_sql(url, "ALTER DATABASE crabtalk CONNECTION LIMIT -1")
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
@@ -170,7 +172,7 @@ async def test_a_full_pool_is_a_passing_trouble_and_not_one_of_the_database(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
-    async with connected(postgres_url, pool=2) as database:
+    async with open_database(postgres_url, pool=2) as database:
         async with database.transaction(), database.transaction():
             with pytest.raises(StorageUnavailableError, match="pool in \\[storage\\]"):
                 await database.fetch("SELECT 1")
@@ -179,10 +181,12 @@ async def test_a_full_pool_is_a_passing_trouble_and_not_one_of_the_database(
 
 
 @pytest.mark.req("fleet.database.refused")
-async def test_a_wrong_password_is_told_as_that_and_shows_none(private_postgres: Server) -> None:
-    perform(private_postgres.url, "CREATE ROLE guest LOGIN PASSWORD 'right'")
+async def test_a_wrong_password_is_told_as_that_and_shows_none(
+    private_postgres: PostgresServer,
+) -> None:
+    execute_sql(private_postgres.url, "CREATE ROLE guest LOGIN PASSWORD 'right'")
     url = private_postgres.url.replace("crabtalk@", "guest:wrong-secret@")
-    async with connected(url) as database:
+    async with open_database(url) as database:
         with pytest.raises(StorageError, match="check url in") as caught:
             await database.fetch("SELECT 1")
         assert not isinstance(caught.value, StorageUnavailableError)
@@ -192,7 +196,7 @@ async def test_a_wrong_password_is_told_as_that_and_shows_none(private_postgres:
 
 @pytest.mark.req("fleet.database.refused")
 async def test_a_database_that_is_not_there_is_told_as_that(postgres_server: str) -> None:
-    async with connected(postgres_server.replace("/crabtalk?", "/nowhere?")) as database:
+    async with open_database(postgres_server.replace("/crabtalk?", "/nowhere?")) as database:
         with pytest.raises(StorageError, match="check url in"):
             await database.fetch("SELECT 1")
 
@@ -203,7 +207,7 @@ async def test_what_no_column_can_hold_is_refused_and_not_tried_again(
     postgres_url: str, value: object
 ) -> None:
     kind = "bigint" if isinstance(value, int) else "text"
-    async with connected(postgres_url) as database:
+    async with open_database(postgres_url) as database:
         with pytest.raises(StorageError, match="cannot hold this") as caught:
             await database.fetch(f"SELECT $1::{kind}", value)
         assert not isinstance(caught.value, StorageUnavailableError)
@@ -212,19 +216,19 @@ async def test_what_no_column_can_hold_is_refused_and_not_tried_again(
 @pytest.mark.req("fleet.database.refused")
 def test_a_url_is_shown_without_what_is_secret() -> None:
     url = "postgresql://me:secret@db.example:5432/crabs?password=secret&sslmode=require"
-    assert shown(url) == "postgresql://db.example:5432/crabs"
-    assert "secret" not in shown("postgresql://me:sec%40ret@db.example/crabs")
-    assert shown("postgresql:///crabs?password=secret") == "postgresql:///crabs"
+    assert strip_credentials(url) == "postgresql://db.example:5432/crabs"
+    assert "secret" not in strip_credentials("postgresql://me:sec%40ret@db.example/crabs")
+    assert strip_credentials("postgresql:///crabs?password=secret") == "postgresql:///crabs"
 
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.clock
 async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
-    private_postgres: Server,
+    private_postgres: PostgresServer,
 ) -> None:
-    async with connected(private_postgres.url, statement_seconds=0.5) as database:
-        await works_again(database)
-        async with stalls() as late:
+    async with open_database(private_postgres.url, statement_seconds=0.5) as database:
+        await wait_until_working(database)
+        async with measure_loop_latency() as late:
             for mode in MODES:
                 await asyncio.to_thread(private_postgres.stop, mode)
                 for _ in range(20):
@@ -232,5 +236,5 @@ async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
                         await database.fetch("SELECT 1")
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(private_postgres.start)
-                await works_again(database)
+                await wait_until_working(database)
         assert max(late) < 0.5

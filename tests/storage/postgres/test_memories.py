@@ -17,66 +17,66 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from crabtalk.hooks import Memories
+from crabtalk.hooks import MemoryPool
 from crabtalk.memory import (
-    Add,
-    Entry,
-    Kind,
-    KindError,
+    AddEntry,
+    EntryKind,
+    EntryKindError,
     Memory,
+    MemoryEntry,
+    MemoryOperation,
+    MemoryStoreError,
+    MemoryUnavailableError,
     NameTakenError,
-    Op,
-    Remove,
-    Rename,
-    StoreError,
-    StoreUnavailableError,
+    RemoveEntry,
+    RenameEntry,
     UnknownEntryError,
-    Update,
+    UpdateEntry,
 )
-from crabtalk.memory.crmem import decode, encode
+from crabtalk.memory.crmem import decode_memory, encode_memory
 from crabtalk.storage.errors import StorageUnavailableError
 from crabtalk.storage.postgres import memory_entries, memory_journal
-from crabtalk.storage.postgres.database import Database
+from crabtalk.storage.postgres.database import PostgresDatabase
 from crabtalk.storage.postgres.memories import (
     NAMES_OF,
     RENAME_MANY,
     RENAME_ONE,
-    PostgresMemories,
+    PostgresMemoryStore,
 )
-from crabtalk.storage.postgres.memory_journal import PostgresJournal
-from tests.memory.samples import ENTRIES, clock
-from tests.memory.stores import PostgresStore, create_tables, postgres_stores
-from tests.memory.test_machine import OPS, Model
-from tests.postgres import Server
+from crabtalk.storage.postgres.memory_journal import PostgresMemoryBackend
+from tests.memory.samples import ENTRIES, read_fixed_time
+from tests.memory.stores import PostgresStoreDriver, create_tables, open_postgres_stores
+from tests.memory.test_machine import OPS, MemoryModel
+from tests.postgres import PostgresServer
 
 
 @asynccontextmanager
-async def daemons(url: str, count: int = 2) -> AsyncIterator[list[PostgresMemories]]:
+async def open_daemons(url: str, count: int = 2) -> AsyncIterator[list[PostgresMemoryStore]]:
     """The memories of as many daemons, each with connections of its own."""
-    databases = [Database(url) for _ in range(count)]
+    databases = [PostgresDatabase(url) for _ in range(count)]
     await create_tables(databases[0])
     try:
-        yield [PostgresMemories(database, now=clock) for database in databases]
+        yield [PostgresMemoryStore(database, now=read_fixed_time) for database in databases]
     finally:
         for database in databases:
             await database.close()
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Database]:
-    database = Database(url, pool=1)
+async def open_database(url: str) -> AsyncIterator[PostgresDatabase]:
+    database = PostgresDatabase(url, pool=1)
     try:
         yield database
     finally:
         await database.close()
 
 
-async def apply(memory: Memory, *ops: Op) -> None:
+async def apply_ops(memory: Memory, *ops: MemoryOperation) -> None:
     for op in ops:
         await asyncio.to_thread(memory.apply, op)
 
 
-def names(memory: Memory) -> list[str]:
+def list_names(memory: Memory) -> list[str]:
     return [entry.name for entry in memory.entries()]
 
 
@@ -85,13 +85,15 @@ def names(memory: Memory) -> list[str]:
 
 @pytest.mark.req("memory.fleet.news")
 async def test_a_daemon_has_what_another_wrote_before_it_uses_the_memory(postgres_url: str) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
-        await apply(mine, Add("coffee", "two sugars", ("cup",)), Add("tea", "none"))
+        await apply_ops(mine, AddEntry("coffee", "two sugars", ("cup",)), AddEntry("tea", "none"))
         assert theirs.entries() == []
         await there.catch_up(theirs)
         assert theirs.entries() == mine.entries()
-        await apply(mine, Rename("coffee", "mocha"), Remove("tea"), Add("milk", "oat"))
+        await apply_ops(
+            mine, RenameEntry("coffee", "mocha"), RemoveEntry("tea"), AddEntry("milk", "oat")
+        )
         await there.catch_up(theirs)
         assert theirs.entries() == mine.entries()
         assert theirs.get("coffee") is None
@@ -101,36 +103,39 @@ async def test_a_daemon_has_what_another_wrote_before_it_uses_the_memory(postgre
 
 @pytest.mark.req("memory.fleet.write")
 async def test_a_write_takes_in_what_others_wrote_meanwhile(postgres_url: str) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
-        await apply(mine, Add("one", "first"))
-        await apply(theirs, Add("two", "second"))  # it has not heard of the first
+        await apply_ops(mine, AddEntry("one", "first"))
+        await apply_ops(theirs, AddEntry("two", "second"))  # it has not heard of the first
         assert [(entry.id, entry.name) for entry in theirs.entries()] == [(1, "one"), (2, "two")]
-        await apply(mine, Update("one", "changed"))
-        assert names(mine) == ["one", "two"]
+        await apply_ops(mine, UpdateEntry("one", "changed"))
+        assert list_names(mine) == ["one", "two"]
 
 
 @pytest.mark.req("memory.fleet.write")
 @pytest.mark.parametrize(
     ("first", "second", "refusal"),
     [
-        (Add("new", ""), Add("new", ""), NameTakenError),
-        (Add("other", "", ("new",)), Rename("note", "new"), NameTakenError),
-        (Remove("note"), Update("note", "changed"), UnknownEntryError),
-        (Rename("note", "new"), Remove("note"), UnknownEntryError),
+        (AddEntry("new", ""), AddEntry("new", ""), NameTakenError),
+        (AddEntry("other", "", ("new",)), RenameEntry("note", "new"), NameTakenError),
+        (RemoveEntry("note"), UpdateEntry("note", "changed"), UnknownEntryError),
+        (RenameEntry("note", "new"), RemoveEntry("note"), UnknownEntryError),
     ],
     ids=["a name twice", "an alias", "changed and gone", "renamed"],
 )
 async def test_a_write_is_judged_by_what_is_there_when_it_is_made(
-    postgres_url: str, first: Op, second: Op, refusal: type[StoreError]
+    postgres_url: str,
+    first: MemoryOperation,
+    second: MemoryOperation,
+    refusal: type[MemoryStoreError],
 ) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
-        await apply(mine, Add("note", "kept"))
+        await apply_ops(mine, AddEntry("note", "kept"))
         theirs = await there.open("crab")
-        await apply(mine, first)
+        await apply_ops(mine, first)
         with pytest.raises(refusal):
-            await apply(theirs, second)
+            await apply_ops(theirs, second)
         assert theirs.entries() == mine.entries()
         assert await there.export_memory("crab") == mine.encode()
 
@@ -139,28 +144,32 @@ async def test_a_write_is_judged_by_what_is_there_when_it_is_made(
 async def test_a_note_that_became_an_archive_is_safe_from_an_op_for_notes(
     postgres_url: str,
 ) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
-        await apply(mine, Add("past", "a note"))
+        await apply_ops(mine, AddEntry("past", "a note"))
         theirs = await there.open("crab")
-        await apply(mine, Remove("past"))
+        await apply_ops(mine, RemoveEntry("past"))
         await asyncio.to_thread(mine.archive, "past", "They met.", 5)
-        for op in (Remove("past", kind=Kind.NOTE), Update("past", "rewritten")):
-            with pytest.raises(KindError):
-                await apply(theirs, op)
+        for op in (RemoveEntry("past", kind=EntryKind.NOTE), UpdateEntry("past", "rewritten")):
+            with pytest.raises(EntryKindError):
+                await apply_ops(theirs, op)
         assert (
-            theirs.entries() == mine.entries() == [Entry(2, 5, Kind.ARCHIVE, "past", "They met.")]
+            theirs.entries()
+            == mine.entries()
+            == [MemoryEntry(2, 5, EntryKind.ARCHIVE, "past", "They met.")]
         )
 
 
 @pytest.mark.req("memory.fleet.write")
 async def test_daemons_that_begin_a_memory_at_once_begin_one(postgres_url: str) -> None:
-    async with daemons(postgres_url, 3) as fleet:
+    async with open_daemons(postgres_url, 3) as fleet:
         opened = [await memories.open("crab") for memories in fleet]
-        await asyncio.gather(*(apply(each, Add(f"n{n}", "")) for n, each in enumerate(opened)))
+        await asyncio.gather(
+            *(apply_ops(each, AddEntry(f"n{n}", "")) for n, each in enumerate(opened))
+        )
         for memories, memory in zip(fleet, opened, strict=True):
             await memories.catch_up(memory)
-            assert sorted(names(memory)) == ["n0", "n1", "n2"]
+            assert sorted(list_names(memory)) == ["n0", "n1", "n2"]
             assert [entry.id for entry in memory.entries()] == [1, 2, 3]
 
 
@@ -171,17 +180,19 @@ async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -
     rounds = 100
     kept: list[set[str]] = [set(), set()]
     looks = 0
-    async with daemons(postgres_url) as fleet:
+    async with open_daemons(postgres_url) as fleet:
         opened = [await memories.open("crab") for memories in fleet]
 
         async def write(who: int) -> None:
             dice = random.Random(who)
             memory = opened[who]
             for number in range(rounds):
-                await apply(memory, Add(f"of {who}, {number}", "tide " * dice.randint(1, 5)))
+                await apply_ops(
+                    memory, AddEntry(f"of {who}, {number}", "tide " * dice.randint(1, 5))
+                )
                 kept[who].add(f"of {who}, {number}")
                 try:
-                    await apply(memory, Add(f"shared {number}", str(who)))
+                    await apply_ops(memory, AddEntry(f"shared {number}", str(who)))
                     kept[who].add(f"shared {number}")
                 except NameTakenError:
                     pass
@@ -189,7 +200,7 @@ async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -
                     gone = f"of {who}, {number - dice.randrange(3)}"
                     if gone in kept[who]:
                         kept[who].remove(gone)
-                        await apply(memory, Remove(gone))
+                        await apply_ops(memory, RemoveEntry(gone))
 
         async def look(who: int) -> None:
             """In the same memory, while it is written here and elsewhere."""
@@ -198,7 +209,7 @@ async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -
                 expected = kept[0] | kept[1]
                 await fleet[who].catch_up(opened[who])
                 # What is gone by now was removed meanwhile, and not before it was taken out here.
-                missing = expected - set(names(opened[who]))
+                missing = expected - set(list_names(opened[who]))
                 assert not missing & (kept[0] | kept[1])
                 looks += 1
 
@@ -210,7 +221,7 @@ async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -
         assert {f"shared {number}" for number in range(rounds)} <= kept[0] | kept[1]
         for memories, memory in zip(fleet, opened, strict=True):
             await memories.catch_up(memory)
-            assert sorted(names(memory)) == sorted(kept[0] | kept[1])
+            assert sorted(list_names(memory)) == sorted(kept[0] | kept[1])
             for who in (0, 1):
                 for name in kept[who]:
                     entry = memory.get(name)
@@ -222,29 +233,31 @@ async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -
 
 @pytest.mark.req("memory.fleet.race")
 async def test_many_threads_of_one_daemon_lose_nothing_either(postgres_url: str) -> None:
-    async with daemons(postgres_url, 1) as (memories,):
+    async with open_daemons(postgres_url, 1) as (memories,):
         memory = await memories.open("crab")
-        await asyncio.gather(*(apply(memory, Add(f"n{number}", "")) for number in range(60)))
-        assert sorted(names(memory)) == sorted(f"n{number}" for number in range(60))
+        await asyncio.gather(
+            *(apply_ops(memory, AddEntry(f"n{number}", "")) for number in range(60))
+        )
+        assert sorted(list_names(memory)) == sorted(f"n{number}" for number in range(60))
         assert await memories.export_memory("crab") == memory.encode()
 
 
 @pytest.mark.req("memory.fleet.race")
 async def test_news_that_come_late_take_nothing_back(postgres_url: str) -> None:
     """A write may overtake them on their way into RAM, and brings what they would have brought."""
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
-        await apply(theirs, Add("note", "first"), Add("other", ""))
-        journal = mine._journal
-        assert isinstance(journal, PostgresJournal)
-        late = await journal.ask()
+        await apply_ops(theirs, AddEntry("note", "first"), AddEntry("other", ""))
+        journal = mine._backend
+        assert isinstance(journal, PostgresMemoryBackend)
+        late = await journal.fetch_changes()
         assert late is not None
-        await apply(mine, Add("own", ""))
-        await apply(mine, Update("note", "second"), Remove("other"))
+        await apply_ops(mine, AddEntry("own", ""))
+        await apply_ops(mine, UpdateEntry("note", "second"), RemoveEntry("other"))
         before = mine.encode()
-        await asyncio.to_thread(mine.take, late.news())
+        await asyncio.to_thread(mine.apply_remote, late.to_remote_changes())
         assert mine.encode() == before == await there.export_memory("crab")
-        await apply(mine, Add("next", ""))
+        await apply_ops(mine, AddEntry("next", ""))
         assert await there.export_memory("crab") == mine.encode()
 
 
@@ -258,47 +271,49 @@ async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
     for statement in ("FIRST_PUT", "NEXT_PUT", "NEXT_DROP"):
         text = getattr(memory_journal, statement)
         pruned = text.replace(f"% {memory_journal.PRUNED_EVERY} = 0", "% 2 = 0")
-        pruned = pruned.replace(f"l.seq - {memory_journal.KEPT}", "l.seq - 4")
+        pruned = pruned.replace(f"l.seq - {memory_journal.MAX_JOURNAL_ROWS}", "l.seq - 4")
         assert pruned.count("% 2 = 0") == pruned.count("l.seq - 4") == 1
         monkeypatch.setattr(memory_journal, statement, pruned)
-    async with daemons(postgres_url, 3) as (here, there, far):
+    async with open_daemons(postgres_url, 3) as (here, there, far):
         mine, theirs, behind = [await each.open("crab") for each in (here, there, far)]
         for number in range(20):
-            await apply(mine, Add(f"n{number}", ""), Update("n0", str(number)))
+            await apply_ops(mine, AddEntry(f"n{number}", ""), UpdateEntry("n0", str(number)))
             if number % 3 == 0:
-                await apply(mine, Remove(f"n{number}") if number else Update("n0", "kept"))
+                await apply_ops(
+                    mine, RemoveEntry(f"n{number}") if number else UpdateEntry("n0", "kept")
+                )
             await there.catch_up(theirs)
             assert theirs.entries() == mine.entries()
-        count = await rows(postgres_url, "SELECT count(*) FROM memory_journal")
+        count = await fetch_number(postgres_url, "SELECT count(*) FROM memory_journal")
         assert 4 <= count <= 6
         await far.catch_up(behind)
         assert behind.entries() == mine.entries()
         assert behind.encode() == mine.encode()
         late = await there.open("crab")
-        await apply(mine, *(Add(f"m{number}", "") for number in range(10)))
+        await apply_ops(mine, *(AddEntry(f"m{number}", "") for number in range(10)))
         with pytest.raises(NameTakenError):
-            await apply(late, Add("m0", ""))
+            await apply_ops(late, AddEntry("m0", ""))
         assert late.entries() == mine.entries()
 
 
-async def rows(url: str, statement: str) -> int:
-    async with connected(url) as database:
+async def fetch_number(url: str, statement: str) -> int:
+    async with open_database(url) as database:
         ((number,),) = await database.fetch(statement)
         return int(number)
 
 
 @pytest.mark.req("memory.fleet.reload")
 async def test_a_memory_that_was_replaced_is_replaced_everywhere(postgres_url: str) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
-        await apply(mine, Add("old", ""), Add("older", ""))
+        await apply_ops(mine, AddEntry("old", ""), AddEntry("older", ""))
         await there.catch_up(theirs)
         await asyncio.to_thread(mine.replace, ENTRIES)
-        await apply(mine, Add("after", ""))
+        await apply_ops(mine, AddEntry("after", ""))
         await there.catch_up(theirs)
         assert theirs.entries() == mine.entries()
         await asyncio.to_thread(theirs.replace, [])  # though it has not asked
-        await apply(mine, Add("anew", ""))
+        await apply_ops(mine, AddEntry("anew", ""))
         assert [(entry.id, entry.name) for entry in mine.entries()] == [(1, "anew")]
 
 
@@ -307,15 +322,15 @@ async def test_a_memory_too_large_to_be_sent_at_once_is_kept_whole_or_not_at_all
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_entries, "SLICE", 1000)
-    entries = [Entry(0, n, Kind.NOTE, f"n{n}", "x" * 90, (f"a{n}",)) for n in range(300)]
-    async with daemons(postgres_url) as (here, there):
+    entries = [MemoryEntry(0, n, EntryKind.NOTE, f"n{n}", "x" * 90, (f"a{n}",)) for n in range(300)]
+    async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
         await asyncio.to_thread(mine.replace, entries)
         assert (await there.open("crab")).entries() == mine.entries()
         before = mine.encode()
         too_late = 10**21  # more than the column holds, in the last of many slices
-        worse = [*entries, Entry(0, too_late, Kind.NOTE, "last", "")]
-        with pytest.raises(StoreError):
+        worse = [*entries, MemoryEntry(0, too_late, EntryKind.NOTE, "last", "")]
+        with pytest.raises(MemoryStoreError):
             await asyncio.to_thread(mine.replace, worse)
         assert mine.encode() == before == await there.export_memory("crab")
 
@@ -325,63 +340,63 @@ async def test_a_memory_too_large_to_be_sent_at_once_is_kept_whole_or_not_at_all
 
 @pytest.mark.req("memory.fleet.away")
 async def test_a_database_that_is_away_is_said_to_be_and_nothing_has_changed(
-    private_postgres: Server,
+    private_postgres: PostgresServer,
 ) -> None:
-    async with daemons(private_postgres.url, 1) as (memories,):
+    async with open_daemons(private_postgres.url, 1) as (memories,):
         memory = await memories.open("crab")
-        await apply(memory, Add("coffee", "two sugars"))
+        await apply_ops(memory, AddEntry("coffee", "two sugars"))
         before = memory.entries(), memory.search("sugars"), memory.statistics()
         private_postgres.stop("immediate")
-        for op in (Add("tea", ""), Update("coffee", "none"), Remove("coffee")):
-            with pytest.raises(StoreUnavailableError, match="cannot be used now") as told:
-                await apply(memory, op)
+        for op in (AddEntry("tea", ""), UpdateEntry("coffee", "none"), RemoveEntry("coffee")):
+            with pytest.raises(MemoryUnavailableError, match="cannot be used now") as told:
+                await apply_ops(memory, op)
             assert told.value.code == 503
-        with pytest.raises(StoreUnavailableError, match="try again in a moment"):
+        with pytest.raises(MemoryUnavailableError, match="try again in a moment"):
             await asyncio.to_thread(memory.replace, [])
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(MemoryUnavailableError):
             await memories.catch_up(memory)
-        with pytest.raises(StoreUnavailableError):
+        with pytest.raises(MemoryUnavailableError):
             await memories.open("other")
         assert (memory.entries(), memory.search("sugars"), memory.statistics()) == before
         private_postgres.start()
-        await when_back(memories, memory)
-        await apply(memory, Add("tea", "none"))
-        assert names(memory) == ["coffee", "tea"]
+        await catch_up_when_back(memories, memory)
+        await apply_ops(memory, AddEntry("tea", "none"))
+        assert list_names(memory) == ["coffee", "tea"]
         assert await memories.export_memory("crab") == memory.encode()
 
 
-async def when_back(memories: PostgresMemories, memory: Memory) -> None:
+async def catch_up_when_back(memories: PostgresMemoryStore, memory: Memory) -> None:
     """It is tried again by itself, after a pause."""
     async with asyncio.timeout(20):
         while True:
             try:
                 return await memories.catch_up(memory)
-            except StoreUnavailableError:
+            except MemoryUnavailableError:
                 await asyncio.sleep(0.02)
 
 
 @pytest.mark.req("memory.fleet.away")
 async def test_a_database_that_does_not_answer_is_not_waited_for_for_ever(
-    private_postgres: Server,
+    private_postgres: PostgresServer,
 ) -> None:
-    async with connected(private_postgres.url) as database:
+    async with open_database(private_postgres.url) as database:
         await create_tables(database)
-        memories = PostgresMemories(database, wait=0.3, now=clock)
+        memories = PostgresMemoryStore(database, wait=0.3, now=read_fixed_time)
         memory = await memories.open("crab")
-        await apply(memory, Add("coffee", "two sugars"))
+        await apply_ops(memory, AddEntry("coffee", "two sugars"))
         before = memory.entries()
         private_postgres.stall()
         try:
-            with pytest.raises(StoreUnavailableError, match="whether it was kept shows"):
-                await apply(memory, Add("tea", ""))
+            with pytest.raises(MemoryUnavailableError, match="whether it was kept shows"):
+                await apply_ops(memory, AddEntry("tea", ""))
             assert memory.entries() == before
         finally:
             private_postgres.resume()
         # Whether it was kept is found out: RAM is what the database is.
-        await when_back(memories, memory)
-        await apply(memory, Add("milk", ""))
+        await catch_up_when_back(memories, memory)
+        await apply_ops(memory, AddEntry("milk", ""))
         assert await memories.export_memory("crab") == memory.encode()
-        assert {"coffee", "milk"} <= set(names(memory))
+        assert {"coffee", "milk"} <= set(list_names(memory))
 
 
 @pytest.mark.req("memory.fleet.away")
@@ -389,42 +404,42 @@ async def test_what_was_kept_though_nobody_was_told_is_found(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends after the database has done it, and before it has said so."""
-    async with daemons(postgres_url, 1) as (memories,):
+    async with open_daemons(postgres_url, 1) as (memories,):
         memory = await memories.open("crab")
-        await apply(memory, Add("coffee", ""))
-        change = Database.change
+        await apply_ops(memory, AddEntry("coffee", ""))
+        change = PostgresDatabase.change
 
-        async def cut(database: Database, statement: str, *values: object) -> object:
+        async def cut(database: PostgresDatabase, statement: str, *values: object) -> object:
             await change(database, statement, *values)
             raise StorageUnavailableError("the connection was lost")
 
-        monkeypatch.setattr(Database, "change", cut)
-        with pytest.raises(StoreUnavailableError, match="the connection was lost"):
-            await apply(memory, Add("tea", "once"))
-        assert names(memory) == ["coffee"]
+        monkeypatch.setattr(PostgresDatabase, "change", cut)
+        with pytest.raises(MemoryUnavailableError, match="the connection was lost"):
+            await apply_ops(memory, AddEntry("tea", "once"))
+        assert list_names(memory) == ["coffee"]
         monkeypatch.undo()
         with pytest.raises(NameTakenError):  # trying again does not do it twice
-            await apply(memory, Add("tea", "once"))
-        assert names(memory) == ["coffee", "tea"]
+            await apply_ops(memory, AddEntry("tea", "once"))
+        assert list_names(memory) == ["coffee", "tea"]
 
 
 @pytest.mark.req("memory.fleet.threads")
 async def test_writing_on_the_loop_is_an_error_and_not_a_standstill(postgres_url: str) -> None:
-    async with daemons(postgres_url, 1) as (memories,):
+    async with open_daemons(postgres_url, 1) as (memories,):
         memory = await memories.open("crab")
         with pytest.raises(RuntimeError, match="written from a thread"):
-            memory.apply(Add("tea", ""))
+            memory.apply(AddEntry("tea", ""))
         with pytest.raises(RuntimeError, match="written from a thread"):
             memory.replace([])
-        await apply(memory, Add("tea", ""))
-        assert names(memory) == ["tea"]
+        await apply_ops(memory, AddEntry("tea", ""))
+        assert list_names(memory) == ["tea"]
 
 
 def test_a_write_after_the_loop_has_ended_says_so(postgres_url: str) -> None:
-    with postgres_stores(postgres_url, 1) as (store,):
+    with open_postgres_stores(postgres_url, 1) as (store,):
         memory = store.open()
-    with pytest.raises(StoreUnavailableError, match="it is closed"):
-        memory.apply(Add("tea", ""))
+    with pytest.raises(MemoryUnavailableError, match="it is closed"):
+        memory.apply(AddEntry("tea", ""))
     assert memory.entries() == []
 
 
@@ -435,52 +450,54 @@ def test_a_write_after_the_loop_has_ended_says_so(postgres_url: str) -> None:
 async def test_memories_go_where_the_name_goes_and_what_is_there_stays(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with daemons(postgres_url, 1) as (memories,):
+    async with open_daemons(postgres_url, 1) as (memories,):
         for name in ("a", "a/one", "a/two", "a0", "ab", "b/one", "c"):
-            await memories.import_memory(name, encode([Entry(1, 1, Kind.NOTE, name, "")], 2))
+            await memories.import_memory(
+                name, encode_memory([MemoryEntry(1, 1, EntryKind.NOTE, name, "")], 2)
+            )
         with caplog.at_level(logging.WARNING):
             await memories.rename("a", "b")
-        assert await memories.names() == ["a/one", "a/two", "a0", "ab", "b", "b/one", "c"]
+        assert await memories.list_names() == ["a/one", "a/two", "a0", "ab", "b", "b/one", "c"]
         assert "b remembers something already; a/one stays as it is" in caplog.text
         await memories.rename("a", "d")
         await memories.rename("b", "c")
-        assert await memories.names() == ["a0", "ab", "b", "c", "c/one", "d/one", "d/two"]
+        assert await memories.list_names() == ["a0", "ab", "b", "c", "c/one", "d/one", "d/two"]
         for now, was in {"b": "a", "c": "c", "c/one": "b/one", "d/two": "a/two"}.items():
-            assert decode(await memories.export_memory(now)).entries[0].name == was
+            assert decode_memory(await memories.export_memory(now)).entries[0].name == was
 
 
 @pytest.mark.req("memory.fleet.rename")
 async def test_a_daemon_that_has_the_old_one_open_does_not_take_it_for_the_next_of_that_name(
     postgres_url: str,
 ) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         first = await here.open("crab")
-        await apply(first, Add("old", "of the first"), Add("older", ""))
+        await apply_ops(first, AddEntry("old", "of the first"), AddEntry("older", ""))
         theirs, target = await there.open("crab"), await there.open("crayfish")
         await here.rename("crab", "crayfish")
         await there.catch_up(target)
-        assert names(target) == ["old", "older"]
+        assert list_names(target) == ["old", "older"]
         second = await here.open("crab")
-        await apply(second, Add("new", "of the second"), Add("newer", ""))
+        await apply_ops(second, AddEntry("new", "of the second"), AddEntry("newer", ""))
         await there.catch_up(theirs)
         assert theirs.entries() == second.entries()
-        await apply(first, Add("newest", ""))  # by who has not asked at all
-        assert names(first) == ["new", "newer", "newest"]
-        assert names(target) == ["old", "older"]
+        await apply_ops(first, AddEntry("newest", ""))  # by who has not asked at all
+        assert list_names(first) == ["new", "newer", "newest"]
+        assert list_names(target) == ["old", "older"]
 
 
 @pytest.mark.req("memory.fleet.rename")
 async def test_what_comes_and_goes_between_two_looks_is_no_news(postgres_url: str) -> None:
-    async with daemons(postgres_url) as (here, there):
+    async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
-        await apply(mine, Add("a", ""))
+        await apply_ops(mine, AddEntry("a", ""))
         theirs = await there.open("crab")
         await here.rename("crab", "crayfish")
         await there.catch_up(theirs)
         assert theirs.entries() == []
         await here.rename("crayfish", "crab")
-        await apply(theirs, Add("b", ""))
-        assert names(theirs) == ["a", "b"]
+        await apply_ops(theirs, AddEntry("b", ""))
+        assert list_names(theirs) == ["a", "b"]
 
 
 # ── Those of all agents ─────────────────────────────────────────────────────────────────────────
@@ -488,22 +505,22 @@ async def test_what_comes_and_goes_between_two_looks_is_no_news(postgres_url: st
 
 @pytest.mark.req("memory.fleet.news")
 async def test_each_use_of_a_memory_has_what_all_daemons_wrote(postgres_url: str) -> None:
-    async with daemons(postgres_url) as fleet:
-        here, there = Memories(fleet[0], most=2), Memories(fleet[1])
+    async with open_daemons(postgres_url) as fleet:
+        here, there = MemoryPool(fleet[0], most=2), MemoryPool(fleet[1])
         for number in range(6):
             writer, reader = (here, there) if number % 2 else (there, here)
             for sender in ("", "user", "tg:1"):
-                async with writer.of("crab", sender) as memory:
-                    await apply(memory, Add(f"n{number}", sender))
-                async with reader.of("crab", sender) as memory:
-                    assert names(memory) == [f"n{n}" for n in range(number + 1)]
+                async with writer.acquire("crab", sender) as memory:
+                    await apply_ops(memory, AddEntry(f"n{number}", sender))
+                async with reader.acquire("crab", sender) as memory:
+                    assert list_names(memory) == [f"n{n}" for n in range(number + 1)]
                     assert {entry.content for entry in memory.entries()} == {sender}
         assert here.statistics() == {"open": 2, "used": 0}
         assert there.statistics() == {"open": 3, "used": 0}
         await here.rename("crab", "crayfish")
-        async with there.of("crayfish") as memory:
+        async with there.acquire("crayfish") as memory:
             assert len(memory.entries()) == 6
-        async with there.of("crab") as memory:
+        async with there.acquire("crab") as memory:
             assert memory.entries() == []
         await here.close()
         await there.close()
@@ -512,7 +529,7 @@ async def test_each_use_of_a_memory_has_what_all_daemons_wrote(postgres_url: str
 @pytest.mark.one_loop
 @pytest.mark.req("memory.fleet.cost")
 async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> None:
-    async with daemons(postgres_url, 1), connected(postgres_url) as database:
+    async with open_daemons(postgres_url, 1), open_database(postgres_url) as database:
         async with database.transaction() as connection:
             await connection.execute(
                 "INSERT INTO memories (name, seq, next_id) "
@@ -526,7 +543,7 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
         entry = [7, 1, 0, b"name", b"text", [b"alias"]]
         statements: list[tuple[str, list[object]]] = [
             (memory_journal.SINCE, ["n5", 5, 18]),
-            (memory_entries.ALL, ["n5"]),
+            (memory_entries.SELECT_ALL, ["n5"]),
             (memory_journal.NEXT_PUT, ["n5", 8, *entry, 5, 20]),
             (memory_journal.NEXT_DROP, ["n5", 0, 7, 5, 21]),
             (RENAME_ONE, ["n5", "m"]),
@@ -549,8 +566,11 @@ async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgre
         memory_journal.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
         memory_journal.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
     }
-    async with daemons(postgres_url, 1) as (memories,), connected(postgres_url) as database:
-        await memories.import_memory("crab", encode(ENTRIES[:1], 2))
+    async with (
+        open_daemons(postgres_url, 1) as (memories,),
+        open_database(postgres_url) as database,
+    ):
+        await memories.import_memory("crab", encode_memory(ENTRIES[:1], 2))
         async with database.transaction() as connection:
             for table in ("memories", "memory_entries", "memory_journal"):
                 # What it would find out by itself in a minute must not be needed.
@@ -583,7 +603,7 @@ async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgre
 class FleetMachine(RuleBasedStateMachine):
     """Two daemons, of which each writes with or without having heard of the other."""
 
-    stores: list[PostgresStore]
+    stores: list[PostgresStoreDriver]
     begun = 0
 
     def __init__(self) -> None:
@@ -591,19 +611,19 @@ class FleetMachine(RuleBasedStateMachine):
         type(self).begun += 1
         self.name = f"crab/{self.begun}"
         self.opened = [store.open(self.name) for store in self.stores]
-        self.model = Model()
+        self.model = MemoryModel()
 
     @rule(op=OPS, who=st.integers(0, 1), is_current=st.booleans())
-    def apply(self, op: Op, who: int, is_current: bool) -> None:
+    def apply(self, op: MemoryOperation, who: int, is_current: bool) -> None:
         memory = self.opened[who]
         if is_current:
             self.stores[who].catch_up(memory)
         is_stale = memory.entries() != list(self.model.entries.values())
-        refusal = self.model.refusal(op)
-        told: type[StoreError] | None = None
+        refusal = self.model.expected_error(op)
+        told: type[MemoryStoreError] | None = None
         try:
             memory.apply(op)
-        except StoreError as error:
+        except MemoryStoreError as error:
             told = type(error)
         # Whoever is behind may refuse what it need not; it never does what it may not.
         assert told is refusal or (told is not None and is_stale)
@@ -618,7 +638,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.opened[who].replace(self.opened[who].entries())
         entries = list(self.model.entries.values())
         self.model.entries = {
-            number: Entry(number, entry.created_at, entry.kind, *entry_texts(entry))
+            number: MemoryEntry(number, entry.created_at, entry.kind, *entry_texts(entry))
             for number, entry in enumerate(entries, 1)
         }
         self.model.next_id = len(entries) + 1
@@ -645,17 +665,17 @@ class FleetMachine(RuleBasedStateMachine):
         if self.name not in self.stores[0].names():
             assert not self.model.entries
             return
-        found = decode(self.stores[0].export(self.name))
+        found = decode_memory(self.stores[0].export_memory(self.name))
         assert found.entries == list(self.model.entries.values())
         assert found.next_id == self.model.next_id
 
 
-def entry_texts(entry: Entry) -> tuple[str, str, tuple[str, ...]]:
+def entry_texts(entry: MemoryEntry) -> tuple[str, str, tuple[str, ...]]:
     return entry.name, entry.content, entry.aliases
 
 
 def run_machine(url: str, examples: int, steps: int) -> None:
-    with postgres_stores(url, 2) as stores:
+    with open_postgres_stores(url, 2) as stores:
         machine = type("Machine", (FleetMachine,), {"stores": stores})
         run_state_machine_as_test(
             machine, settings=settings(max_examples=examples, stateful_step_count=steps)

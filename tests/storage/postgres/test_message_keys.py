@@ -7,12 +7,12 @@ import pytest
 
 from crabtalk.storage import StorageError
 from crabtalk.storage.postgres import PostgresStorage, queries
-from crabtalk.storage.postgres.pair import key_of
-from tests.postgres import perform
-from tests.storage.postgres.test_accepted import forget
-from tests.storage.postgres.test_claims import expire, sharing
-from tests.storage.samples import PAIR, opening
-from tests.storage.test_find_run import accepted, turn, users
+from crabtalk.storage.postgres.pair import make_pair_key
+from tests.postgres import execute_sql
+from tests.storage.postgres.test_accepted import expire_daemon
+from tests.storage.postgres.test_claims import expire_lease, open_storages
+from tests.storage.samples import PAIR, make_opening
+from tests.storage.test_find_run import make_accepted, make_turn, read_user_messages
 
 MANY = 20_000
 FILL = f"""
@@ -27,48 +27,48 @@ ANALYZE
 
 @pytest.mark.req("delivery.unique_keys")
 async def test_a_key_is_in_a_conversation_once(tmp_path: Path, postgres_url: str) -> None:
-    async with sharing(tmp_path, postgres_url, 2) as (one, two):
-        await one.append(PAIR, [opening(), *turn(0, "r1", "k\0 1")], create=True)
+    async with open_storages(tmp_path, postgres_url, 2) as (one, two):
+        await one.append(PAIR, [make_opening(), *make_turn(0, "r1", "k\0 1")], create=True)
         with pytest.raises(StorageError, match="with this key already; attach"):
-            await two.append(PAIR, turn(2, "r2", "k\0 1"))
-        await two.append(PAIR, turn(2, "r2", "k2"))
-        assert await users(one) == [("question r1", "k\0 1"), ("question r2", "k2")]
+            await two.append(PAIR, make_turn(2, "r2", "k\0 1"))
+        await two.append(PAIR, make_turn(2, "r2", "k2"))
+        assert await read_user_messages(one) == [("question r1", "k\0 1"), ("question r2", "k2")]
 
 
 @pytest.mark.req("delivery.unique_keys")
 async def test_keys_of_deleted_conversations_leave_no_rows(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 1) as (one,):
-        await one.append(PAIR, [opening(), *turn(0, "r1", "k1")], create=True)
-        assert len(perform(postgres_url, "SELECT * FROM message_keys")) == 1
-        await one.delete(PAIR)
-        assert perform(postgres_url, "SELECT * FROM message_keys") == []
+    async with open_storages(tmp_path, postgres_url, 1) as (one,):
+        await one.append(PAIR, [make_opening(), *make_turn(0, "r1", "k1")], create=True)
+        assert len(execute_sql(postgres_url, "SELECT * FROM message_keys")) == 1
+        await one.delete_conversation(PAIR)
+        assert execute_sql(postgres_url, "SELECT * FROM message_keys") == []
 
 
 @pytest.mark.req("delivery.accepted_keys")
 async def test_a_key_that_two_dead_daemons_accepted_is_written_once(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 3) as (one, two, three):
-        await one.accept(accepted(1, "hello", "k1"))
-        await two.accept(accepted(2, "hello", "k1"))
-        await forget(one)
-        await three.load(PAIR)
-        assert await users(three) == [("hello", "k1")]
-        await forget(two)
-        assert await three.unsettled() == [PAIR]
-        await three.load(PAIR)
-        assert await users(three) == [("hello", "k1")]
-        assert await three.unsettled() == []
+    async with open_storages(tmp_path, postgres_url, 3) as (one, two, three):
+        await one.accept_message(make_accepted(1, "hello", "k1"))
+        await two.accept_message(make_accepted(2, "hello", "k1"))
+        await expire_daemon(one)
+        await three.load_and_repair(PAIR)
+        assert await read_user_messages(three) == [("hello", "k1")]
+        await expire_daemon(two)
+        assert await three.list_unsettled() == [PAIR]
+        await three.load_and_repair(PAIR)
+        assert await read_user_messages(three) == [("hello", "k1")]
+        assert await three.list_unsettled() == []
 
 
 @pytest.mark.req("delivery.fleet_follow")
 async def test_who_has_a_run_is_found_while_it_lives(tmp_path: Path, postgres_url: str) -> None:
-    async with sharing(tmp_path, postgres_url, 3) as (one, two, three):
-        claim = one.claim(PAIR, "r1")
-        await claim.reach()
-        await two.accept(accepted(2, "hello", "k\0"))
+    async with open_storages(tmp_path, postgres_url, 3) as (one, two, three):
+        claim = one.claim_turn(PAIR, "r1")
+        await claim.acquire()
+        await two.accept_message(make_accepted(2, "hello", "k\0"))
         assert await one.find_holders(PAIR) == []
         assert [tuple(h) for h in await three.find_holders(PAIR, key="k\0")] == [
             (one.id, "r1", True),
@@ -76,10 +76,10 @@ async def test_who_has_a_run_is_found_while_it_lives(tmp_path: Path, postgres_ur
         ]
         assert [h.daemon for h in await three.find_holders(PAIR, run="w2")] == [one.id, two.id]
         assert [h.daemon for h in await three.find_holders(PAIR, key="other")] == [one.id]
-        await expire(one, key_of(PAIR))
-        await forget(two)
+        await expire_lease(one, make_pair_key(PAIR))
+        await expire_daemon(two)
         assert await three.find_holders(PAIR, key="k\0") == []
-        claim.leave()
+        claim.release()
 
 
 @pytest.mark.req("delivery.find_run")
@@ -88,9 +88,9 @@ async def test_keys_and_runs_of_a_long_conversation_are_found_by_an_index(
     tmp_path: Path, postgres_url: str
 ) -> None:
     storage = PostgresStorage(tmp_path, postgres_url)
-    await storage.append(PAIR, [opening(), *turn(0, "first", "the key")], create=True)
+    await storage.append(PAIR, [make_opening(), *make_turn(0, "first", "the key")], create=True)
     for statement in FILL.split(";\n"):
-        perform(postgres_url, statement)
+        execute_sql(postgres_url, statement)
     connection = await asyncpg.connect(postgres_url)
     try:
         for statement in (queries.RUN, queries.RUN_OF_KEY):
@@ -102,7 +102,7 @@ async def test_keys_and_runs_of_a_long_conversation_are_found_by_an_index(
             assert "Seq Scan on entries" not in plan, plan
             assert "Seq Scan on message_keys" not in plan, plan
             await connection.execute("DEALLOCATE lookup")
-        assert await storage.find_run(PAIR, key="the key") == turn(0, "first", "the key")
+        assert await storage.find_run(PAIR, key="the key") == make_turn(0, "first", "the key")
     finally:
         await connection.close()
         await storage.close()
@@ -112,11 +112,11 @@ async def test_keys_and_runs_of_a_long_conversation_are_found_by_an_index(
 async def test_what_was_written_before_there_were_keys_is_read_as_it_was(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with sharing(tmp_path, postgres_url, 1) as (one,):
-        await one.append(PAIR, [opening(), *turn(0, "r1", "k1")], create=True)
-        perform(postgres_url, "UPDATE entries SET run = NULL")
-        perform(postgres_url, "DELETE FROM message_keys")
-        await one.append(PAIR, turn(2, "r2", "k2"))
-        assert len(await users(one)) == 2
+    async with open_storages(tmp_path, postgres_url, 1) as (one,):
+        await one.append(PAIR, [make_opening(), *make_turn(0, "r1", "k1")], create=True)
+        execute_sql(postgres_url, "UPDATE entries SET run = NULL")
+        execute_sql(postgres_url, "DELETE FROM message_keys")
+        await one.append(PAIR, make_turn(2, "r2", "k2"))
+        assert len(await read_user_messages(one)) == 2
         assert await one.find_run(PAIR, run="r1") == []
-        assert await one.find_run(PAIR, run="r2") == turn(2, "r2", "k2")
+        assert await one.find_run(PAIR, run="r2") == make_turn(2, "r2", "k2")

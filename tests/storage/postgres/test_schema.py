@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from crabtalk.model.messages import Message
-from crabtalk.storage import EventRecord, MessageRecord, Meta, Pair, StorageError
-from crabtalk.storage.following import Place
+from crabtalk.storage import ConversationMeta, EventRecord, MessageRecord, Pair, StorageError
+from crabtalk.storage.following import WindowRequest
 from crabtalk.storage.postgres import PostgresStorage, claims, mail, members, queries, schema
-from crabtalk.storage.postgres.database import Database
-from tests.postgres import perform, with_parameters
+from crabtalk.storage.postgres.database import PostgresDatabase
+from tests.postgres import execute_sql, with_parameters
 
 MANY = 20_000
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
@@ -26,8 +26,8 @@ LARGE = ("conversations", "entries", "leases", "tickets", "mail", "deletions")
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[Database]:
-    database = Database(url)
+async def open_database(url: str) -> AsyncIterator[PostgresDatabase]:
+    database = PostgresDatabase(url)
     try:
         yield database
     finally:
@@ -48,13 +48,17 @@ async def test_five_daemons_that_find_an_empty_schema_all_serve_and_one_migrates
             await asyncio.gather(*(storage.open() for storage in storages))
         for number, storage in enumerate(storages):
             pair = Pair("crab", f"s{number}")
-            await storage.append(pair, [Meta(*pair, created_at="now").snapshot()], create=True)
-        assert len(await storages[0].conversations()) == 5
-        assert len(await storages[0].members.list()) == 5
+            await storage.append(
+                pair, [ConversationMeta(*pair, created_at="now").make_snapshot()], create=True
+            )
+        assert len(await storages[0].list_conversations()) == 5
+        assert len(await storages[0].membership.list_members()) == 5
     finally:
         for storage in storages:
             await storage.close()
-    versions = [row["version"] for row in perform(postgres_url, "SELECT * FROM crabtalk_schema")]
+    versions = [
+        row["version"] for row in execute_sql(postgres_url, "SELECT * FROM crabtalk_schema")
+    ]
     assert versions == list(range(1, len(schema.MIGRATIONS) + 1))
     steps = [record for record in caplog.records if "goes to schema" in record.getMessage()]
     assert len(steps) == len(schema.MIGRATIONS)
@@ -64,47 +68,47 @@ async def test_five_daemons_that_find_an_empty_schema_all_serve_and_one_migrates
 async def test_a_step_is_taken_once_and_only_those_that_are_new(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(postgres_url) as database:
-        assert await schema.migrate(database) == len(schema.MIGRATIONS)
-        assert await schema.migrate(database) == 0
+    async with open_database(postgres_url) as database:
+        assert await schema.migrate_schema(database) == len(schema.MIGRATIONS)
+        assert await schema.migrate_schema(database) == 0
         more = (*schema.MIGRATIONS, "CREATE TABLE later (x int)")
         monkeypatch.setattr(schema, "MIGRATIONS", more)
-        assert await schema.migrate(database) == 1
-        assert await schema.migrate(database) == 0
+        assert await schema.migrate_schema(database) == 1
+        assert await schema.migrate_schema(database) == 0
 
 
 @pytest.mark.req("fleet.schema")
 async def test_a_newer_schema_is_refused_and_left_as_it_is(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    async with connected(postgres_url) as database:
-        await schema.migrate(database)
-    perform(postgres_url, "INSERT INTO crabtalk_schema VALUES (99)")
-    before = perform(postgres_url, TABLES)
+    async with open_database(postgres_url) as database:
+        await schema.migrate_schema(database)
+    execute_sql(postgres_url, "INSERT INTO crabtalk_schema VALUES (99)")
+    before = execute_sql(postgres_url, TABLES)
     storage = PostgresStorage(tmp_path, postgres_url)
     try:
         with pytest.raises(StorageError, match=r"newer crabtalk .*: upgrade this daemon"):
             await storage.open()
         with pytest.raises(StorageError, match="upgrade this daemon"):
-            await storage.conversations()
+            await storage.list_conversations()
     finally:
         await storage.close()
-    assert perform(postgres_url, TABLES) == before
-    assert not perform(postgres_url, "SELECT FROM daemons")
+    assert execute_sql(postgres_url, TABLES) == before
+    assert not execute_sql(postgres_url, "SELECT FROM daemons")
 
 
 @pytest.mark.req("fleet.schema")
 async def test_a_step_that_fails_leaves_nothing_and_can_be_taken_again(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with connected(postgres_url) as database:
+    async with open_database(postgres_url) as database:
         with monkeypatch.context() as patch:
             broken = (*schema.MIGRATIONS, "CREATE TABLE half (x int); SELECT 1 / 0")
             patch.setattr(schema, "MIGRATIONS", broken)
             with pytest.raises(StorageError):
-                await schema.migrate(database)
-        assert not perform(postgres_url, TABLES)
-        assert await schema.migrate(database) == len(schema.MIGRATIONS)
+                await schema.migrate_schema(database)
+        assert not execute_sql(postgres_url, TABLES)
+        assert await schema.migrate_schema(database) == len(schema.MIGRATIONS)
 
 
 @pytest.mark.req("fleet.schema")
@@ -117,8 +121,8 @@ async def test_a_daemon_that_dies_while_it_migrates_keeps_nobody_from_it(
     await dying.execute(
         "SELECT pg_advisory_xact_lock(hashtextextended('crabtalk ' || current_schema(), 0))"
     )
-    async with connected(postgres_url) as database:
-        migrating = asyncio.ensure_future(schema.migrate(database))
+    async with open_database(postgres_url) as database:
+        migrating = asyncio.ensure_future(schema.migrate_schema(database))
         done, _ = await asyncio.wait([migrating], timeout=0.3)
         assert not done
         dying.terminate()
@@ -142,21 +146,23 @@ async def test_a_search_path_that_leads_nowhere_is_told_in_a_sentence(
 async def test_fleets_in_two_schemas_of_a_database_know_nothing_of_each_other(
     tmp_path: Path, postgres_server: str, postgres_url: str
 ) -> None:
-    from tests.postgres import schema as made
+    from tests.postgres import create_schema as made
 
     pair = Pair("crab", "user")
     with made(postgres_server) as other_url:
         one, other = PostgresStorage(tmp_path, postgres_url), PostgresStorage(tmp_path, other_url)
         try:
-            held, free = one.claim(pair, "r1"), other.claim(pair, "r2")
+            held, free = one.claim_turn(pair, "r1"), other.claim_turn(pair, "r2")
             async with asyncio.timeout(30):
-                await held.reach()
-                await free.reach()
-            await one.append(pair, [Meta(*pair, created_at="now").snapshot()], create=True)
-            assert not await other.conversations()
-            assert [member.id for member in await other.members.list()] == [other.id]
-            held.leave()
-            free.leave()
+                await held.acquire()
+                await free.acquire()
+            await one.append(
+                pair, [ConversationMeta(*pair, created_at="now").make_snapshot()], create=True
+            )
+            assert not await other.list_conversations()
+            assert [member.id for member in await other.membership.list_members()] == [other.id]
+            held.release()
+            free.release()
         finally:
             await one.close()
             await other.close()
@@ -198,7 +204,7 @@ RECENT = {"CHANGED", "GONE"}
 NAMES = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 
 
-def statements(module: ModuleType) -> Iterator[tuple[str, str]]:
+def list_statements(module: ModuleType) -> Iterator[tuple[str, str]]:
     """By name, without those that call a function: what is in these is seen when they run."""
     for name, value in vars(module).items():
         is_statement = isinstance(value, str) and value.lstrip().startswith(NAMES)
@@ -206,9 +212,9 @@ def statements(module: ModuleType) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-async def filled(url: str) -> None:
-    async with connected(url) as database:
-        await schema.migrate(database)
+async def fill_database(url: str) -> None:
+    async with open_database(url) as database:
+        await schema.migrate_schema(database)
     connection = await asyncpg.connect(url)
     try:
         for statement in FILL.split(";\n"):
@@ -217,7 +223,7 @@ async def filled(url: str) -> None:
         await connection.close()
 
 
-async def plan(connection: Any, name: str, statement: str) -> str:
+async def explain_statement(connection: Any, name: str, statement: str) -> str:
     """As it is once a connection has used the statement often."""
     await connection.execute(f"PREPARE of_{name} AS {statement}")
     row = await connection.fetchrow(
@@ -239,17 +245,17 @@ async def plan(connection: Any, name: str, statement: str) -> str:
 async def test_no_statement_reads_more_for_there_being_more_conversations(
     postgres_url: str,
 ) -> None:
-    await filled(postgres_url)
+    await fill_database(postgres_url)
     connection = await asyncpg.connect(postgres_url)
     seen = 0
     try:
         listings = {
-            f"LISTING_{number}": queries.listing(*wanted)[0]
+            f"LISTING_{number}": queries.build_listing_query(*wanted)[0]
             for number, wanted in enumerate((("a", ""), ("", "s"), ("a", "s")))
         }
         for module in (queries, claims, members, mail):
-            for name, statement in [*statements(module), *listings.items()]:
-                text = await plan(connection, name, statement)
+            for name, statement in [*list_statements(module), *listings.items()]:
+                text = await explain_statement(connection, name, statement)
                 await connection.execute(f"DEALLOCATE of_{name}")
                 scanned = set(re.findall(r"Seq Scan on (\w+)", text)) & set(LARGE)
                 assert not scanned or name in ALL, f"{module.__name__}.{name}:\n{text}"
@@ -265,7 +271,7 @@ async def test_nothing_a_turn_does_reads_a_table_from_end_to_end(
     tmp_path: Path, postgres_url: str
 ) -> None:
     """Also not inside the functions, whose plans nobody can ask for."""
-    await filled(postgres_url)
+    await fill_database(postgres_url)
     storage = PostgresStorage(tmp_path, postgres_url, lease=0.6)
     other = PostgresStorage(tmp_path, postgres_url, lease=60)
     scans = (
@@ -274,54 +280,54 @@ async def test_nothing_a_turn_does_reads_a_table_from_end_to_end(
     )
     await storage.open()
     await other.open()
-    before = {row["relname"]: row["seq_scan"] for row in perform(postgres_url, scans)}
+    before = {row["relname"]: row["seq_scan"] for row in execute_sql(postgres_url, scans)}
     try:
         for number in range(12):  # until their plans are those that stay
-            await everything(storage, other, Pair("crab", f"user {number}"))
+            await use_every_query(storage, other, Pair("crab", f"user {number}"))
     finally:
         await storage.close()
         await other.close()
-    after = {row["relname"]: row["seq_scan"] for row in perform(postgres_url, scans)}
+    after = {row["relname"]: row["seq_scan"] for row in execute_sql(postgres_url, scans)}
     assert set(before) == set(LARGE)
     assert after == before
 
 
-async def everything(storage: PostgresStorage, other: PostgresStorage, pair: Pair) -> None:
-    claim = storage.claim(pair, "r1")
-    await claim.reach()
-    meta = Meta(*pair, created_at="now").snapshot()
+async def use_every_query(storage: PostgresStorage, other: PostgresStorage, pair: Pair) -> None:
+    claim = storage.claim_turn(pair, "r1")
+    await claim.acquire()
+    meta = ConversationMeta(*pair, created_at="now").make_snapshot()
     await storage.append(pair, [meta, MessageRecord(0, "", Message("user", "x"))], create=True)
     await storage.append(pair, [EventRecord("done", "", "r1", {"stop_reason": "completed"})])
-    waiting = other.claim(pair, "r2")
-    await waiting._entering
-    claim.leave()
-    await waiting.reach()
+    waiting = other.claim_turn(pair, "r2")
+    await waiting._enter_task
+    claim.release()
+    await waiting.acquire()
     await other.database.change(
         "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second' WHERE key = $1",
         waiting.key,
     )
-    heir = storage.claim(pair, "r3")
-    await heir.reach()
-    heir.leave()
-    waiting.leave()
-    await storage.load(pair)
-    await storage.meta(pair)
-    await storage.page(pair, 0, 10)
-    await storage.archives(pair)
-    ((handle, _),) = await storage.conversations(pair.agent, pair.sender)
-    await storage.resolve(handle)
-    changes = await storage.changes("")
+    heir = storage.claim_turn(pair, "r3")
+    await heir.acquire()
+    heir.release()
+    waiting.release()
+    await storage.load_and_repair(pair)
+    await storage.read_meta(pair)
+    await storage.read_page(pair, 0, 10)
+    await storage.list_archives(pair)
+    ((handle, _),) = await storage.list_conversations(pair.agent, pair.sender)
+    await storage.resolve_handle(handle)
+    changes = await storage.read_changes("")
     assert changes is not None
-    await storage.changes(changes.cursor)
-    await storage.follow([(handle, 0)], 1000)
-    await storage.windows([Place(handle, 0, 0, 1, 1)])
-    await storage.owner(pair)
+    await storage.read_changes(changes.cursor)
+    await storage.read_new_records([(handle, 0)], 1000)
+    await storage.read_windows([WindowRequest(handle, 0, 0, 1, 1)])
+    await storage.find_owner(pair)
     await storage.find_run(pair, run="r1")
     await storage.find_run(pair, key="k")
     await storage.read_records(pair, 0, 1000)
     await storage.find_holders(pair, run="r1", key="k")
-    await storage.mail.post(other.id, "word", b"x")
-    await storage.mail.post(uuid4(), "word", b"x")
-    await storage.members._beat()
-    await storage.members._bury()
-    assert await storage.delete(pair)
+    await storage.mailbox.send(other.id, "word", b"x")
+    await storage.mailbox.send(uuid4(), "word", b"x")
+    await storage.membership._send_heartbeat()
+    await storage.membership._close_dead_leases()
+    assert await storage.delete_conversation(pair)

@@ -4,12 +4,12 @@ import click
 
 from crabtalk.component.command import has_terminal
 
-from .complaints import CommandError
+from .complaints import CrabupError
 
 
-def agree(question: str, *, without: str) -> None:
+def confirm_change(question: str, *, without: str) -> None:
     """Goes on if the answer is yes. `without` is what to do where nobody can be asked."""
     if not has_terminal():
-        raise CommandError(f"nothing was changed; without a terminal to ask on, {without}")
+        raise CrabupError(f"nothing was changed; without a terminal to ask on, {without}")
     if not click.confirm(question, err=True):
-        raise CommandError("nothing was changed; say yes when it suits you")
+        raise CrabupError("nothing was changed; say yes when it suits you")

@@ -2,15 +2,15 @@
 
 import click
 
-from crabtalk.component.command import Commands
+from crabtalk.component.command import CommandGroup
 
 from . import __version__
-from .complaints import complaint
+from .complaints import explain_error
 from .packages import pkg
-from .programs import KNOWN
+from .programs import PROGRAMS_BY_NAME
 from .ps import ps
 from .pulling import list_, pull, rm, update
-from .services import VERBS, service_group
+from .services import VERBS, build_service_group
 
 EXAMPLES = """\b
 Services:
@@ -25,26 +25,26 @@ Examples:
 """
 
 
-class Services(Commands):
+class CrabupCommandGroup(CommandGroup):
     """The nouns, and any service by its name."""
 
-    def complaint(self, error: Exception) -> str | None:
-        return complaint(error)
+    def explain_error(self, error: Exception) -> str | None:
+        return explain_error(error)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Any word before start, stop, restart or logs is the name of a service."""
         name, *rest = args
-        is_service = name in KNOWN or bool(rest and rest[0] in VERBS)
+        is_service = name in PROGRAMS_BY_NAME or bool(rest and rest[0] in VERBS)
         if name not in self.commands and is_service and not name.startswith("-"):
-            return name, service_group(name), rest
+            return name, build_service_group(name), rest
         return super().resolve_command(ctx, args)
 
 
 @click.group(
     "crabup",
-    cls=Services,
+    cls=CrabupCommandGroup,
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

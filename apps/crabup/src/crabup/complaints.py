@@ -1,11 +1,11 @@
 """Complaints: what went wrong, as one sentence that ends in what to do next."""
 
 
-class CommandError(Exception):
+class CrabupError(Exception):
     """What a command finds it cannot do. Says so in such a sentence."""
 
 
-def complaint(error: Exception) -> str | None:
+def explain_error(error: Exception) -> str | None:
     """None for what is a fault of ours, and deserves a traceback."""
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
     from crabtalk.component import ComponentError, UnitError
@@ -19,6 +19,6 @@ def complaint(error: Exception) -> str | None:
             return f"{error}; `crabup update` brings all programs to the same version"
         case TimeoutError():
             return "the daemon did not answer in time; `crabup ps` says how it is"
-        case CommandError() | ComponentError() | UnitError() | OSError():
+        case CrabupError() | ComponentError() | UnitError() | OSError():
             return str(error)
     return None

@@ -6,41 +6,41 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component.command import say
+from crabtalk.component.command import print_to_stderr
 
-from .complaints import CommandError
+from .complaints import CrabupError
 
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+VARIABLE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def set_up(crabtalkd: Path, home: Path, has_terminal: bool) -> None:
+def run_setup(crabtalkd: Path, home: Path, has_terminal: bool) -> None:
     """Runs `crabtalkd setup` where nothing is configured and somebody can be asked."""
     if is_configured(home):
         return
     if not has_terminal:
-        say("no model is configured; `crabtalkd setup` chooses one")
+        print_to_stderr("no model is configured; `crabtalkd setup` chooses one")
         return
     result = subprocess.run([crabtalkd, "setup", "--home", str(home)], check=False)
     if result.returncode != 0:
-        raise CommandError(
+        raise CrabupError(
             "the daemon was not started, because its set-up did not end well; start it again"
         )
 
 
 def is_configured(home: Path) -> bool:
     """A file that cannot be read is somebody's work, and the daemon says what is wrong with it."""
-    document = configuration(home)
+    document = load_configuration(home)
     return document is None or bool(document.get("llm") or document.get("providers"))
 
 
-def missing_variables(home: Path) -> list[str]:
+def list_missing_variables(home: Path) -> list[str]:
     """Those that the file takes from the environment of whoever starts the daemon."""
-    document = configuration(home) or {}
+    document = load_configuration(home) or {}
     tables = repr([document.get("llm"), document.get("providers")])
-    return sorted(set(VARIABLE.findall(tables)) - {"HOME", "USER", "PATH"})
+    return sorted(set(VARIABLE_PATTERN.findall(tables)) - {"HOME", "USER", "PATH"})
 
 
-def configuration(home: Path) -> dict[str, Any] | None:
+def load_configuration(home: Path) -> dict[str, Any] | None:
     """Empty without a file, None for one that is no TOML."""
     try:
         return tomllib.loads((home / "config.toml").read_text("utf-8"))

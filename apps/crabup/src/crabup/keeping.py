@@ -10,46 +10,53 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from crabtalk.component import Manager, Place, Service, Status, Unit, manager_here
+from crabtalk.component import (
+    ComponentPaths,
+    Service,
+    ServiceManager,
+    Unit,
+    UnitStatus,
+    get_service_manager,
+)
 
-from .programs import Program, find_executable, log_path, service_called
-from .supervised import Supervised
+from .programs import CrabtalkProgram, find_executable, find_service_program, make_log_path
+from .supervised import SupervisorManager
 
-LABEL = "ai.crabtalk."
-OURS = "supervised"  # by a process of ours, where the platform keeps none
+LABEL_PREFIX = "ai.crabtalk."
+SUPERVISED = "supervised"  # by a process of ours, where the platform keeps none
 # A service manager that has not answered by then is as good as none.
-PATIENCE = 10
-NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
+PROBE_TIMEOUT = 10
+MANAGER_NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
 # A service that was too dead to turn its log over does so when it starts.
-LARGEST_LOG = 16 * 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ManagedService:
     """A service, and what keeps it."""
 
     name: str
-    by: str
-    manager: Manager
+    managed_by: str
+    manager: ServiceManager
     unit: Unit
 
     @property
-    def keeper(self) -> str:
+    def manager_name(self) -> str:
         """Who that is, in a sentence."""
-        return "crabup" if self.by == OURS else self.by
+        return "crabup" if self.managed_by == SUPERVISED else self.managed_by
 
-    def status(self) -> Status:
+    def status(self) -> UnitStatus:
         return self.manager.status(self.unit)
 
 
-def label_of(name: str, home: Path) -> str:
+def make_label(name: str, home: Path) -> str:
     """Two homes have two services of one name; that of the usual home has the plain label."""
     if home == Path.home() / ".crabtalk":
-        return LABEL + name
-    return f"{LABEL}{name}.{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
+        return LABEL_PREFIX + name
+    return f"{LABEL_PREFIX}{name}.{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
 
 
-def platform_manager(platform: str = sys.platform) -> Manager | None:
+def find_platform_manager(platform: str = sys.platform) -> ServiceManager | None:
     """The one of this machine, if it is there and runs."""
     match platform:
         case "linux":
@@ -60,18 +67,18 @@ def platform_manager(platform: str = sys.platform) -> Manager | None:
             probe = ["schtasks", "/query", "/fo", "csv", "/nh"]
         case _:
             return None
-    is_here = shutil.which(probe[0]) is not None and succeeds(probe)
-    return manager_here(platform=platform) if is_here else None
+    is_here = shutil.which(probe[0]) is not None and command_succeeds(probe)
+    return get_service_manager(platform=platform) if is_here else None
 
 
-def succeeds(command: Sequence[str]) -> bool:
+def command_succeeds(command: Sequence[str]) -> bool:
     try:
         result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            timeout=PROBE_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -79,58 +86,58 @@ def succeeds(command: Sequence[str]) -> bool:
     return result.returncode == 0
 
 
-def to_be_kept(name: str, home: Path, *, platform: str = sys.platform) -> Kept:
+def plan_service(name: str, home: Path, *, platform: str = sys.platform) -> ManagedService:
     """By the platform where it can, else by us. Raises CommandError without a program."""
-    Place(home, name)  # or it is no name
-    program = service_called(name)
-    unit = unit_of(program, find_executable(program, home), home)
-    manager = platform_manager(platform)
+    ComponentPaths(home, name)  # or it is no name
+    program = find_service_program(name)
+    unit = make_unit(program, find_executable(program, home), home)
+    manager = find_platform_manager(platform)
     if manager is None:
-        return Kept(name, OURS, Supervised(home, name), unit)
-    return Kept(name, NAMES[platform], manager, unit)
+        return ManagedService(name, SUPERVISED, SupervisorManager(home, name), unit)
+    return ManagedService(name, MANAGER_NAMES[platform], manager, unit)
 
 
-def keepers(
-    name: str, home: Path, manager: Manager | None, *, platform: str = sys.platform
-) -> Iterator[Kept]:
+def iterate_managers(
+    name: str, home: Path, manager: ServiceManager | None, *, platform: str = sys.platform
+) -> Iterator[ManagedService]:
     """Whatever keeps it now; more than one, if the machine has got a service manager since."""
-    program = service_called(name)
+    program = find_service_program(name)
     # Only its label matters to who knows it already; the program may be gone.
-    unit = unit_of(program, Path("/") / (program.executable or name), home)
-    supervised = Kept(name, OURS, Supervised(home, name), unit)
+    unit = make_unit(program, Path("/") / (program.executable or name), home)
+    supervised = ManagedService(name, SUPERVISED, SupervisorManager(home, name), unit)
     if supervised.status().state != "absent":
         yield supervised
     if manager is not None:
-        kept = Kept(name, NAMES[platform], manager, unit)
+        kept = ManagedService(name, MANAGER_NAMES[platform], manager, unit)
         if kept.status().state != "absent":
             yield kept
 
 
-def kept_names(home: Path, manager: Manager | None) -> set[str]:
+def list_managed_names(home: Path, manager: ServiceManager | None) -> set[str]:
     """The services of this home that somebody was told to keep."""
     run = home / "run"
     names = {path.stem for path in run.glob("*.pid")}
     locks = {path.name.removesuffix(".pid.lock") for path in run.glob("*.pid.lock")} - names
-    names |= {name for name in locks if Supervised(home, name).record() is not None}
+    names |= {name for name in locks if SupervisorManager(home, name).find_record() is not None}
     directory = getattr(manager, "directory", None)
     if isinstance(directory, Path):
-        for path in directory.glob(f"{LABEL}*"):
-            name = path.name.removeprefix(LABEL).split(".")[0]
-            if path.stem == label_of(name, home):
+        for path in directory.glob(f"{LABEL_PREFIX}*"):
+            name = path.name.removeprefix(LABEL_PREFIX).split(".")[0]
+            if path.stem == make_label(name, home):
                 names.add(name)
     return {name for name in names if re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", name)}
 
 
-def unit_of(program: Program, executable: Path, home: Path) -> Unit:
-    service = Service(program.name, program.description, label=label_of(program.name, home))
-    unit = Unit.of(service, executable, home)
-    return replace(unit, log=log_path(program.name, home.absolute()))
+def make_unit(program: CrabtalkProgram, executable: Path, home: Path) -> Unit:
+    service = Service(program.name, program.description, label=make_label(program.name, home))
+    unit = Unit.for_service(service, executable, home)
+    return replace(unit, log=make_log_path(program.name, home.absolute()))
 
 
-def ready_log(unit: Unit) -> None:
+def prepare_log(unit: Unit) -> None:
     """The directory the platform opens the log in, and room in the log."""
     if unit.log is None:
         return
     unit.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if unit.log.exists() and unit.log.stat().st_size > LARGEST_LOG:
+    if unit.log.exists() and unit.log.stat().st_size > MAX_LOG_BYTES:
         unit.log.replace(unit.log.with_name(f"{unit.log.name}.1"))

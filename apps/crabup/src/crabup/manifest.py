@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .complaints import CommandError
-from .programs import DISTRIBUTION
+from .complaints import CrabupError
+from .programs import DISTRIBUTION_PATTERN
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}")
-LARGEST = 1024 * 1024
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+CHECKSUM_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
+MAX_MANIFEST_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
 
-class ManifestError(CommandError):
+class ManifestError(CrabupError):
     """A manifest cannot be used, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class AgentEntry:
+class PackageAgent:
     """An agent of a package. `mcps` is None where the manifest leaves open which it has."""
 
     name: str
@@ -39,7 +39,7 @@ class AgentEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class PackageManifest:
     name: str
     text: bytes
     description: str = ""
@@ -48,12 +48,12 @@ class Manifest:
     checksum: str = ""
     script: str = ""
     mcps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    agents: tuple[AgentEntry, ...] = ()
+    agents: tuple[PackageAgent, ...] = ()
     # Distributions, by the names of the commands they bring.
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_manifest(path: Path, name: str) -> Manifest:
+def read_manifest(path: Path, name: str) -> PackageManifest:
     """The manifest of the package `name`. Raises ManifestError."""
     check_package_name(name)
     try:
@@ -65,46 +65,48 @@ def read_manifest(path: Path, name: str) -> Manifest:
     return parse_manifest(data, name)
 
 
-def parse_manifest(data: bytes, name: str) -> Manifest:
-    if len(data) > LARGEST:
-        raise ManifestError(f"the manifest of {name} has more than {LARGEST} bytes; report it")
+def parse_manifest(data: bytes, name: str) -> PackageManifest:
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestError(
+            f"the manifest of {name} has more than {MAX_MANIFEST_BYTES} bytes; report it"
+        )
     try:
         document = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest of {name} is not TOML: {error}; report it") from None
-    with_reason = Reading(name)
-    package = with_reason.table(document, "package")
-    if (called := with_reason.text(package, "name", "package")) != name:
+    with_reason = ManifestParser(name)
+    package = with_reason.read_table(document, "package")
+    if (called := with_reason.read_text(package, "name", "package")) != name:
         raise ManifestError(f"the manifest of {name} is that of {called!r}; report it")
     mcps = {
-        key: with_reason.server(key, value)
-        for key, value in with_reason.table(document, "mcps").items()
+        key: with_reason.parse_server(key, value)
+        for key, value in with_reason.read_table(document, "mcps").items()
     }
-    checksum = with_reason.text(package, "checksum", "package")
-    if checksum and not CHECKSUM.fullmatch(checksum):
-        raise with_reason.error("package.checksum must be sha256: and 64 hexadecimal digits")
-    return Manifest(
+    checksum = with_reason.read_text(package, "checksum", "package")
+    if checksum and not CHECKSUM_PATTERN.fullmatch(checksum):
+        raise with_reason.make_error("package.checksum must be sha256: and 64 hexadecimal digits")
+    return PackageManifest(
         name,
         data,
-        with_reason.text(package, "description", "package"),
-        with_reason.text(package, "repository", "package"),
-        with_reason.text(package, "branch", "package"),
+        with_reason.read_text(package, "description", "package"),
+        with_reason.read_text(package, "repository", "package"),
+        with_reason.read_text(package, "branch", "package"),
         checksum,
-        with_reason.text(with_reason.table(package, "setup"), "script", "package.setup"),
+        with_reason.read_text(with_reason.read_table(package, "setup"), "script", "package.setup"),
         mcps,
         tuple(
-            with_reason.agent(key, value, mcps)
-            for key, value in with_reason.table(document, "agents").items()
+            with_reason.parse_agent(key, value, mcps)
+            for key, value in with_reason.read_table(document, "agents").items()
         ),
         {
-            key: with_reason.command(key, value)
-            for key, value in with_reason.table(document, "commands").items()
+            key: with_reason.parse_command(key, value)
+            for key, value in with_reason.read_table(document, "commands").items()
         },
     )
 
 
 def check_package_name(name: str) -> None:
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise ManifestError(
             f"{name!r} cannot be the name of a package: take lower-case letters, digits, - and _"
         )
@@ -119,106 +121,110 @@ def is_agent_name(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ManifestParser:
     """The manifest of `package`, being read: each method takes a value or says what is wrong."""
 
     package: str
 
-    def error(self, problem: str) -> ManifestError:
+    def make_error(self, problem: str) -> ManifestError:
         return ManifestError(f"the manifest of {self.package} cannot be used: {problem}; report it")
 
-    def table(self, document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        return self._typed(document, key, key, dict, {}, "a table")
+    def read_table(self, document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        return self._read_typed(document, key, key, dict, {}, "a table")
 
-    def text(self, document: Mapping[str, Any], key: str, where: str) -> str:
-        value = self._typed(document, key, f"{where}.{key}", str, "", "a string")
+    def read_text(self, document: Mapping[str, Any], key: str, where: str) -> str:
+        value = self._read_typed(document, key, f"{where}.{key}", str, "", "a string")
         if "\0" in value:
-            raise self.error(f"{where}.{key} holds a NUL")
+            raise self.make_error(f"{where}.{key} holds a NUL")
         return value
 
-    def flag(self, document: Mapping[str, Any], key: str, where: str, default: bool) -> bool:
-        return self._typed(document, key, f"{where}.{key}", bool, default, "true or false")
+    def read_flag(self, document: Mapping[str, Any], key: str, where: str, default: bool) -> bool:
+        return self._read_typed(document, key, f"{where}.{key}", bool, default, "true or false")
 
-    def texts(self, document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-        values: list[Any] = self._typed(document, key, f"{where}.{key}", list, [], "a list")
+    def read_texts(self, document: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+        values: list[Any] = self._read_typed(document, key, f"{where}.{key}", list, [], "a list")
         if not all(isinstance(value, str) and "\0" not in value for value in values):
-            raise self.error(f"{where}.{key} must be a list of strings")
+            raise self.make_error(f"{where}.{key} must be a list of strings")
         return tuple(values)
 
-    def server(self, name: str, value: Any) -> Mapping[str, Any]:
+    def parse_server(self, name: str, value: Any) -> Mapping[str, Any]:
         """An MCP server as an agent's file has it: what is not said is left out."""
         where = f"mcps.{name}"
         if not isinstance(value, dict):
-            raise self.error(f"{where} must be a table")
+            raise self.make_error(f"{where} must be a table")
         if not name.strip() or not name.isprintable():
-            raise self.error(f"an MCP server cannot be called {name!r}")
-        env: dict[str, Any] = self._typed(value, "env", f"{where}.env", dict, {}, "a table")
+            raise self.make_error(f"an MCP server cannot be called {name!r}")
+        env: dict[str, Any] = self._read_typed(value, "env", f"{where}.env", dict, {}, "a table")
         if not all(isinstance(each, str) and "\0" not in each for each in env.values()):
-            raise self.error(f"{where}.env must be a table of strings")
+            raise self.make_error(f"{where}.env must be a table of strings")
         found: dict[str, Any] = {
             "name": name,
-            "command": self.text(value, "command", where),
-            "args": list(self.texts(value, "args", where)),
+            "command": self.read_text(value, "command", where),
+            "args": list(self.read_texts(value, "args", where)),
             "env": dict(env),
-            "url": self.text(value, "url", where),
-            "auth": self.text(value, "auth", where),
+            "url": self.read_text(value, "url", where),
+            "auth": self.read_text(value, "auth", where),
         }
         if not found["command"].strip() and not found["url"]:
-            raise self.error(f"{where} has neither command nor url")
-        if not self.flag(value, "auto_restart", where, True):
+            raise self.make_error(f"{where} has neither command nor url")
+        if not self.read_flag(value, "auto_restart", where, True):
             found["auto_restart"] = False
         return {key: each for key, each in found.items() if each not in ("", [], {})}
 
-    def agent(self, name: str, value: Any, known: Mapping[str, Mapping[str, Any]]) -> AgentEntry:
+    def parse_agent(
+        self, name: str, value: Any, known: Mapping[str, Mapping[str, Any]]
+    ) -> PackageAgent:
         where = f"agents.{name}"
         if not isinstance(value, dict):
-            raise self.error(f"{where} must be a table")
+            raise self.make_error(f"{where} must be a table")
         self._check_agent_name(name)
-        return AgentEntry(
+        return PackageAgent(
             name,
-            self.text(value, "description", where),
-            self.text(value, "prompt", where),
-            self.text(value, "model", where),
-            self.flag(value, "thinking", where, False),
-            self.texts(value, "skills", where),
-            self._servers(value, where, known) if "mcps" in value else None,
+            self.read_text(value, "description", where),
+            self.read_text(value, "prompt", where),
+            self.read_text(value, "model", where),
+            self.read_flag(value, "thinking", where, False),
+            self.read_texts(value, "skills", where),
+            self._parse_servers(value, where, known) if "mcps" in value else None,
         )
 
-    def command(self, name: str, value: Any) -> str:
+    def parse_command(self, name: str, value: Any) -> str:
         """The distribution a command is in, under the name that Python has for it or Rust."""
         where = f"commands.{name}"
         if not isinstance(value, dict):
-            raise self.error(f"{where} must be a table")
-        found = self.text(value, "distribution", where) or self.text(value, "crate", where)
-        if not DISTRIBUTION.fullmatch(found):
-            raise self.error(f"{where} names no distribution")
+            raise self.make_error(f"{where} must be a table")
+        found = self.read_text(value, "distribution", where) or self.read_text(
+            value, "crate", where
+        )
+        if not DISTRIBUTION_PATTERN.fullmatch(found):
+            raise self.make_error(f"{where} names no distribution")
         return found
 
-    def _servers(
+    def _parse_servers(
         self, value: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Mapping[str, Any], ...]:
         """Names of the manifest's own servers, or whole tables."""
-        entries: list[Any] = self._typed(value, "mcps", f"{where}.mcps", list, [], "a list")
+        entries: list[Any] = self._read_typed(value, "mcps", f"{where}.mcps", list, [], "a list")
         found = []
         for entry in entries:
             match entry:
                 case str() if entry in known:
                     found.append(known[entry])
                 case str():
-                    raise self.error(f"{where}.mcps names {entry!r}, which is not in [mcps]")
+                    raise self.make_error(f"{where}.mcps names {entry!r}, which is not in [mcps]")
                 case {"name": str(name)}:
-                    found.append(self.server(name, entry))
+                    found.append(self.parse_server(name, entry))
                 case _:
-                    raise self.error(f"{where}.mcps must hold names, or tables with a name")
+                    raise self.make_error(f"{where}.mcps must hold names, or tables with a name")
         if len({each["name"] for each in found}) < len(found):
-            raise self.error(f"{where}.mcps has a name twice")
+            raise self.make_error(f"{where}.mcps has a name twice")
         return tuple(found)
 
     def _check_agent_name(self, name: str) -> None:
         if not is_agent_name(name):
-            raise self.error(f"an agent cannot be called {name!r}")
+            raise self.make_error(f"an agent cannot be called {name!r}")
 
-    def _typed(
+    def _read_typed(
         self,
         document: Mapping[str, Any],
         key: str,
@@ -229,5 +235,5 @@ class Reading:
     ) -> T:
         value = document.get(key, default)
         if not isinstance(value, kind):
-            raise self.error(f"{where} must be {what}")
+            raise self.make_error(f"{where} must be {what}")
         return value

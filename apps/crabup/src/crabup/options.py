@@ -15,7 +15,7 @@ home_option = click.option(
 )
 
 
-def home_at(given: Path | None) -> Path:
+def resolve_home(given: Path | None) -> Path:
     from crabtalk.transport import default_home
 
     return given if given is not None else default_home()

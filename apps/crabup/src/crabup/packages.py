@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    document,
+    format_table,
     has_terminal,
     json_option,
-    one_line,
-    say,
-    show,
-    table,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
-from .agreement import agree
-from .complaints import CommandError
-from .options import home_at, home_option
+from .agreement import confirm_change
+from .complaints import CrabupError
+from .options import home_option, resolve_home
 
 if TYPE_CHECKING:
-    from .manifest import Manifest
-    from .plan import Plan
+    from .manifest import PackageManifest
+    from .plan import InstallPlan
 
 
 @click.group()
@@ -69,29 +69,29 @@ def pkg_add(
     """
     if path is not None and registry is not None:
         raise click.UsageError("--path is the package itself; leave --registry out")
-    from .installation import install, receipt_for
+    from .installation import install_plan, make_receipt
     from .manifest import is_agent_name
     from .plan import make_plan
 
-    home = home_at(given_home)
+    home = resolve_home(given_home)
     if agent and not is_agent_name(agent):
-        raise CommandError(f"no agent is called {agent!r}; name one of {home / 'agents'}")
-    with located(name, home, path, registry, branch) as (manifest, repository):
+        raise CrabupError(f"no agent is called {agent!r}; name one of {home / 'agents'}")
+    with open_package(name, home, path, registry, branch) as (manifest, repository):
         plan = make_plan(manifest, repository, agent)
-        receipt_for(plan, home)  # what is in the way is said before anybody is asked
-        say(described(plan))
+        make_receipt(plan, home)  # what is in the way is said before anybody is asked
+        print_to_stderr(describe_plan(plan))
         if plan.script and not yes_run_setup:
-            say(f"Its set-up runs this, as you:\n\n{plan.script.rstrip()}\n")
+            print_to_stderr(f"Its set-up runs this, as you:\n\n{plan.script.rstrip()}\n")
             if not has_terminal():
-                raise CommandError(
+                raise CrabupError(
                     "nothing was changed; without a terminal to ask on, read it and say "
                     "--yes-run-setup"
                 )
-            agree(f"Add {name}, and run that?", without="say --yes-run-setup")
+            confirm_change(f"Add {name}, and run that?", without="say --yes-run-setup")
         elif not yes:
-            agree(f"Add {name}?", without="say --yes")
-        install(plan, home, repository, lambda: accepted(plan, home))
-    say(f"{name} is added")
+            confirm_change(f"Add {name}?", without="say --yes")
+        install_plan(plan, home, repository, lambda: check_with_daemon(plan, home))
+    print_to_stderr(f"{name} is added")
 
 
 @pkg.command("remove")
@@ -104,18 +104,18 @@ def pkg_remove(name: str, given_home: Path | None) -> None:
     Example:
       crabup pkg remove notes
     """
-    from .installation import remove
+    from .installation import remove_package
     from .manifest import check_package_name
     from .receipt import read_receipt
 
-    home = home_at(given_home)
+    home = resolve_home(given_home)
     check_package_name(name)
     receipt = read_receipt(home, name)
     if receipt is None:
-        raise CommandError(f"there is no package {name} here; `crabup pkg list` has the names")
-    for path in remove(receipt, home):
-        say(f"{home / path} was edited since, and stays")
-    say(f"{name} is removed")
+        raise CrabupError(f"there is no package {name} here; `crabup pkg list` has the names")
+    for path in remove_package(receipt, home):
+        print_to_stderr(f"{home / path} was edited since, and stays")
+    print_to_stderr(f"{name} is removed")
     reload_daemon(home)
 
 
@@ -130,53 +130,53 @@ def pkg_list(given_home: Path | None, in_json: bool) -> None:
       crabup pkg list
       crabup pkg list --json
     """
-    from .receipt import receipts
+    from .receipt import iterate_receipts
 
-    home = home_at(given_home)
-    rows = [row_of(receipt, home) for receipt in receipts(home)]
+    home = resolve_home(given_home)
+    rows = [build_row(receipt, home) for receipt in iterate_receipts(home)]
     if in_json:
-        document({"packages": rows})
+        print_json({"packages": rows})
     elif rows:
-        show(
-            table(
+        print_output(
+            format_table(
                 [
-                    tuple(one_line(row[key], 60) for key in ("name", "brings", "description"))
-                    for row in map(as_text, rows)
+                    tuple(to_one_line(row[key], 60) for key in ("name", "brings", "description"))
+                    for row in map(format_row, rows)
                 ]
             )
         )
     else:
-        say("there are no packages; `crabup pkg add` adds one")
+        print_to_stderr("there are no packages; `crabup pkg add` adds one")
 
 
 @contextmanager
-def located(
+def open_package(
     name: str, home: Path, path: str | None, registry: str | None, branch: str | None
-) -> Iterator[tuple["Manifest", Path | None]]:
+) -> Iterator[tuple["PackageManifest", Path | None]]:
     """A package's manifest, and its repository for as long as it takes."""
     from .manifest import check_package_name, read_manifest
-    from .repositories import REMOTE, opened
+    from .repositories import REMOTE_PATTERN, open_repository
 
     check_package_name(name)
     if path is not None:
-        with opened(path, branch or "", may_be_local=True) as root:
+        with open_repository(path, branch or "", may_be_local=True) as root:
             yield read_manifest(root / f"{name}.toml", name), root
         return
-    place = registry or configured_registry(home)
-    with opened(place, may_be_local=True) as root:
+    place = registry or find_registry(home)
+    with open_repository(place, may_be_local=True) as root:
         manifest = read_manifest(root / f"{name}.toml", name)
         if not manifest.repository:
             yield manifest, None
             return
         # Who reads manifests from a disk of their own may name repositories on it.
-        is_local = not REMOTE.fullmatch(place)
-        with opened(
+        is_local = not REMOTE_PATTERN.fullmatch(place)
+        with open_repository(
             manifest.repository, branch or manifest.branch, may_be_local=is_local
         ) as repository:
             yield manifest, repository
 
 
-def configured_registry(home: Path) -> str:
+def find_registry(home: Path) -> str:
     path = home / "config" / "crabup.toml"
     place: Any = os.environ.get("CRABUP_REGISTRY")
     if not place:
@@ -185,32 +185,34 @@ def configured_registry(home: Path) -> str:
         except FileNotFoundError:
             place = None
         except ValueError as error:
-            raise CommandError(f"{path} is not valid TOML: {error}; mend it") from None
+            raise CrabupError(f"{path} is not valid TOML: {error}; mend it") from None
     if not isinstance(place, str) or not place:
-        raise CommandError(
+        raise CrabupError(
             f'say where packages are: --registry URL or DIR, or registry = "..." in {path}'
         )
     return place
 
 
-def described(plan: "Plan") -> str:
+def describe_plan(plan: "InstallPlan") -> str:
     """What somebody should know before they say yes. Programs that will run are named in full."""
     manifest = plan.manifest
-    lines = [f"{manifest.name}: {one_line(manifest.description, 200) or 'no description'}"]
+    lines = [f"{manifest.name}: {to_one_line(manifest.description, 200) or 'no description'}"]
     lines += [f"  agent {name}" for name in plan.agents]
-    lines += [f"  skill {one_line(name)}" for name in plan.skills]
+    lines += [f"  skill {to_one_line(name)}" for name in plan.skills]
     servers = [*manifest.mcps.values(), *(s for agent in manifest.agents for s in agent.mcps or ())]
-    lines += dict.fromkeys(f"  MCP server {one_line(server_line(server))}" for server in servers)
+    lines += dict.fromkeys(
+        f"  MCP server {to_one_line(describe_server(server))}" for server in servers
+    )
     lines += [f"  program {each}" for each in sorted(set(manifest.commands.values()))]
     if plan.agent:
-        lines.append(f"  its MCP servers are for your agent {one_line(plan.agent)}")
+        lines.append(f"  its MCP servers are for your agent {to_one_line(plan.agent)}")
     if manifest.repository:
         checked = "checked" if manifest.checksum else "without a checksum"
-        lines.append(f"  from {one_line(manifest.repository)}, {checked}")
+        lines.append(f"  from {to_one_line(manifest.repository)}, {checked}")
     return "\n".join(lines)
 
 
-def server_line(server: Mapping[str, Any]) -> str:
+def describe_server(server: Mapping[str, Any]) -> str:
     """Its name, and all that will be run or connected to."""
     if "url" in server:
         return f"{server['name']}: {server['url']}"
@@ -219,13 +221,13 @@ def server_line(server: Mapping[str, Any]) -> str:
     return f"{server['name']}: {shlex.join(words)}"
 
 
-def accepted(plan: "Plan", home: Path) -> None:
+def check_with_daemon(plan: "InstallPlan", home: Path) -> None:
     """A daemon that runs takes the agents up; what it cannot use raises CommandError."""
     problems = reload_daemon(home)
     for path in (f"agents/{name}.toml" for name in [*plan.agents, plan.agent] if name):
         for problem in problems:
             if str(home / path) in problem:
-                raise CommandError(f"the daemon cannot use it, and it was taken back: {problem}")
+                raise CrabupError(f"the daemon cannot use it, and it was taken back: {problem}")
 
 
 def reload_daemon(home: Path) -> list[str]:
@@ -240,7 +242,7 @@ def reload_daemon(home: Path) -> list[str]:
         return []
 
 
-def row_of(receipt: Any, home: Path) -> dict[str, Any]:
+def build_row(receipt: Any, home: Path) -> dict[str, Any]:
     from .manifest import ManifestError, read_manifest
 
     try:
@@ -261,7 +263,7 @@ def row_of(receipt: Any, home: Path) -> dict[str, Any]:
     }
 
 
-def as_text(row: dict[str, Any]) -> dict[str, str]:
+def format_row(row: dict[str, Any]) -> dict[str, str]:
     words = [
         f"{kind[:-1]} {name}" for kind in ("agents", "skills", "commands") for name in row[kind]
     ]

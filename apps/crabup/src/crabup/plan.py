@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .complaints import CommandError
-from .manifest import AgentEntry, Manifest, ManifestError
-from .repositories import checksum_of, files_of, read_inside
+from .complaints import CrabupError
+from .manifest import ManifestError, PackageAgent, PackageManifest
+from .repositories import compute_checksum, list_files, read_inside
 
-SKILL = "SKILL.md"
-LARGEST_PROMPT = 1024 * 1024
-LARGEST_SCRIPT = 256 * 1024
-MOST_FILES = 2_000
-LARGEST_FILE = 16 * 1024 * 1024
-MOST_BYTES = 64 * 1024 * 1024
+SKILL_FILE = "SKILL.md"
+MAX_PROMPT_BYTES = 1024 * 1024
+MAX_SCRIPT_BYTES = 256 * 1024
+MAX_FILES = 2_000
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_TOTAL_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
+class PlannedFile:
     """A file of the home, by its path there."""
 
     path: str
@@ -29,12 +29,12 @@ class Addition:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InstallPlan:
     """What a package comes to in a home. `script` is the text of its set-up, and `script_file`
     where that is in the repository."""
 
-    manifest: Manifest
-    files: tuple[Addition, ...]
+    manifest: PackageManifest
+    files: tuple[PlannedFile, ...]
     # MCP servers for an agent that is there already.
     agent: str = ""
     block: str = ""
@@ -51,47 +51,49 @@ class Plan:
             addition.path.split("/")[-2]
             for addition in self.files
             if addition.path.startswith("skills/") and addition.path.count("/") == 3
-            if addition.path.endswith(f"/{SKILL}")
+            if addition.path.endswith(f"/{SKILL_FILE}")
         ]
 
 
-def make_plan(manifest: Manifest, repository: Path | None, agent: str) -> Plan:
+def make_plan(manifest: PackageManifest, repository: Path | None, agent: str) -> InstallPlan:
     """Raises CommandError for a package that cannot be installed, or must not be."""
     if manifest.checksum:
-        verify(manifest, repository)
+        verify_checksum(manifest, repository)
     claimed = {server["name"] for each in manifest.agents for server in each.mcps or ()}
     loose = [server for name, server in manifest.mcps.items() if name not in claimed]
     if loose and not agent and not manifest.agents:
-        raise CommandError(
+        raise CrabupError(
             f"{manifest.name} brings MCP servers and no agent; say --agent NAME to give them to "
             "one of yours"
         )
     files = [
-        Addition(f"agents/{each.name}.toml", agent_file(manifest, each, repository, loose, agent))
+        PlannedFile(
+            f"agents/{each.name}.toml", render_agent_file(manifest, each, repository, loose, agent)
+        )
         for each in manifest.agents
     ]
     if repository is not None:
-        files += skill_files(manifest.name, repository)
-    files.append(Addition(f"packages/{manifest.name}.toml", manifest.text))
-    block = toml_of({"mcps": loose}) if loose and agent else ""
-    return Plan(manifest, tuple(files), agent, block, *script_of(manifest, repository))
+        files += collect_skill_files(manifest.name, repository)
+    files.append(PlannedFile(f"packages/{manifest.name}.toml", manifest.text))
+    block = render_toml({"mcps": loose}) if loose and agent else ""
+    return InstallPlan(manifest, tuple(files), agent, block, *read_script(manifest, repository))
 
 
-def verify(manifest: Manifest, repository: Path | None) -> None:
+def verify_checksum(manifest: PackageManifest, repository: Path | None) -> None:
     if repository is None:
         raise ManifestError(
             f"the manifest of {manifest.name} has a checksum and no repository; report it"
         )
-    if (found := checksum_of(repository, f"{manifest.name}.toml")) != manifest.checksum:
+    if (found := compute_checksum(repository, f"{manifest.name}.toml")) != manifest.checksum:
         raise ManifestError(
             f"{manifest.name} is not what its manifest speaks of: it should be "
             f"{manifest.checksum} and is {found}; report it"
         )
 
 
-def agent_file(
-    manifest: Manifest,
-    agent: AgentEntry,
+def render_agent_file(
+    manifest: PackageManifest,
+    agent: PackageAgent,
     repository: Path | None,
     loose: Sequence[Mapping[str, Any]],
     to: str,
@@ -101,19 +103,21 @@ def agent_file(
     known = {
         "description": agent.description,
         "model": agent.model,
-        "prompt": agent.prompt if agent.prompt.strip() else prompt_of(manifest, agent, repository),
+        "prompt": agent.prompt
+        if agent.prompt.strip()
+        else read_prompt(manifest, agent, repository),
         "thinking": agent.thinking,
         "skills": list(agent.skills),
         "mcps": list(servers),
     }
-    return toml_of({key: value for key, value in known.items() if value}).encode()
+    return render_toml({key: value for key, value in known.items() if value}).encode()
 
 
-def prompt_of(manifest: Manifest, agent: AgentEntry, repository: Path | None) -> str:
+def read_prompt(manifest: PackageManifest, agent: PackageAgent, repository: Path | None) -> str:
     name = f"agents/{agent.name}.md"
-    data = None if repository is None else read_inside(repository, name, LARGEST_PROMPT)
+    data = None if repository is None else read_inside(repository, name, MAX_PROMPT_BYTES)
     try:
-        prompt = "" if data is None else without_head(data.decode("utf-8-sig"))
+        prompt = "" if data is None else remove_front_matter(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ManifestError(f"{name} of {manifest.name} is not UTF-8; report it") from None
     if not prompt.strip() or "\0" in prompt:
@@ -124,7 +128,7 @@ def prompt_of(manifest: Manifest, agent: AgentEntry, repository: Path | None) ->
     return prompt
 
 
-def without_head(text: str) -> str:
+def remove_front_matter(text: str) -> str:
     """What other programs want to know of an agent stands above its prompt, between lines `---`."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() == "---":
@@ -134,10 +138,10 @@ def without_head(text: str) -> str:
     return "\n".join(lines)
 
 
-def skill_files(package: str, repository: Path) -> list[Addition]:
+def collect_skill_files(package: str, repository: Path) -> list[PlannedFile]:
     """Each directory with a SKILL.md, whole, as `skills/<package>/<its name>`."""
-    paths = files_of(repository)
-    directories = {path.rpartition("/")[0] for path in paths if path.split("/")[-1] == SKILL}
+    paths = list_files(repository)
+    directories = {path.rpartition("/")[0] for path in paths if path.split("/")[-1] == SKILL_FILE}
     outermost = sorted(
         each
         for each in directories
@@ -146,13 +150,16 @@ def skill_files(package: str, repository: Path) -> list[Addition]:
     names = [each.rpartition("/")[2] or package for each in outermost]
     if len(set(names)) < len(names):
         raise ManifestError(f"{package} has two skills in directories of one name; report it")
-    found: list[Addition] = []
+    found: list[PlannedFile] = []
     for name, directory in zip(names, outermost, strict=True):
         for path in paths:
             if is_below(path, directory):
                 rest = path.removeprefix(directory).lstrip("/")
-                found.append(copied(repository, path, f"skills/{package}/{name}/{rest}"))
-                if len(found) > MOST_FILES or sum(len(each.data) for each in found) > MOST_BYTES:
+                found.append(plan_copy(repository, path, f"skills/{package}/{name}/{rest}"))
+                if (
+                    len(found) > MAX_FILES
+                    or sum(len(each.data) for each in found) > MAX_TOTAL_BYTES
+                ):
                     raise ManifestError(f"the skills of {package} are too large; report it")
     return found
 
@@ -161,15 +168,15 @@ def is_below(path: str, directory: str) -> bool:
     return not directory or path.startswith(f"{directory}/")
 
 
-def copied(repository: Path, path: str, to: str) -> Addition:
-    data = read_inside(repository, path, LARGEST_FILE)
+def plan_copy(repository: Path, path: str, to: str) -> PlannedFile:
+    data = read_inside(repository, path, MAX_FILE_BYTES)
     if data is None:
         raise ManifestError(f"{path} in the repository cannot be read; report it")
     is_program = bool((repository / path).stat().st_mode & 0o100)
-    return Addition(to, data, 0o700 if is_program else 0o600)
+    return PlannedFile(to, data, 0o700 if is_program else 0o600)
 
 
-def script_of(manifest: Manifest, repository: Path | None) -> tuple[str, str]:
+def read_script(manifest: PackageManifest, repository: Path | None) -> tuple[str, str]:
     """The text of the set-up, and the file of the repository it is, if it is one."""
     script = manifest.script.strip()
     if not script:
@@ -179,11 +186,11 @@ def script_of(manifest: Manifest, repository: Path | None) -> tuple[str, str]:
     if script.split() != [script]:
         return manifest.script, ""
     name = script.removeprefix("./")
-    data = read_inside(repository, name, LARGEST_SCRIPT)
+    data = read_inside(repository, name, MAX_SCRIPT_BYTES)
     return (script, "") if data is None else (data.decode(errors="backslashreplace"), name)
 
 
-def toml_of(document: Mapping[str, Any]) -> str:
+def render_toml(document: Mapping[str, Any]) -> str:
     import tomlkit
 
     made = tomlkit.document()
@@ -193,20 +200,20 @@ def toml_of(document: Mapping[str, Any]) -> str:
             for server in value:
                 table = tomlkit.table()
                 for name, entry in server.items():
-                    table[name] = inline(entry) if isinstance(entry, Mapping) else entry
+                    table[name] = make_inline_table(entry) if isinstance(entry, Mapping) else entry
                 tables.append(table)
             made[key] = tables
         elif isinstance(value, str):
-            made[key] = written(value)
+            made[key] = make_toml_string(value)
         else:
             made[key] = value
     text = tomlkit.dumps(made)
     if tomllib.loads(text) != document:
-        raise CommandError("a text of the package cannot be written as TOML; report it")
+        raise CrabupError("a text of the package cannot be written as TOML; report it")
     return text
 
 
-def written(text: str) -> Any:
+def make_toml_string(text: str) -> Any:
     """Over several lines if it has them, where TOML can hold it so."""
     import tomlkit
 
@@ -218,7 +225,7 @@ def written(text: str) -> Any:
     return tomlkit.string(text)
 
 
-def inline(value: Mapping[str, Any]) -> Any:
+def make_inline_table(value: Mapping[str, Any]) -> Any:
     import tomlkit
 
     table = tomlkit.inline_table()

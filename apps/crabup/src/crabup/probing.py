@@ -10,14 +10,14 @@ from typing import Literal
 from crabtalk.component import PortFile
 from crabtalk.transport import RunFiles
 
-DAEMON = "daemon"
+DAEMON_NAME = "daemon"
 # To loopback: who has not answered by then is stuck.
-PATIENCE = 2.0
-LARGEST = 64 * 1024
+PROBE_TIMEOUT = 2.0
+MAX_HEALTH_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What was found where a service says it listens."""
 
     state: Literal["running", "stale", "absent"]
@@ -25,53 +25,57 @@ class Answer:
     pid: int | None = None
 
 
-def probe(name: str, home: Path) -> Answer:
-    return probe_daemon(home) if name == DAEMON else probe_component(PortFile.of(home, name))
+def probe_service(name: str, home: Path) -> ProbeResult:
+    return (
+        probe_daemon(home)
+        if name == DAEMON_NAME
+        else probe_component(PortFile.for_component(home, name))
+    )
 
 
-def probe_daemon(home: Path) -> Answer:
+def probe_daemon(home: Path) -> ProbeResult:
     """By a ping, over whatever it listens on."""
     from crabtalk.client import ConnectionClosedError, ServerError, connect_sync
 
-    files = RunFiles.of(home)
+    files = RunFiles.for_home(home)
     port = None
     with suppress(OSError, ValueError):
-        port = int(files.port.read_text())
+        port = int(files.port_path.read_text())
     with (
         suppress(OSError, TimeoutError, ServerError, ConnectionClosedError),
         connect_sync(
-            home=home, client="crabup", timeout=PATIENCE, connect_timeout=PATIENCE
+            home=home, client="crabup", timeout=PROBE_TIMEOUT, connect_timeout=PROBE_TIMEOUT
         ) as client,
     ):
         client.ping()
-        return Answer("running", port, files.holder())
-    is_absent = port is None and not files.socket.exists()
-    return Answer("absent") if is_absent else Answer("stale", port)
+        return ProbeResult("running", port, files.read_daemon_pid())
+    is_absent = port is None and not files.socket_path.exists()
+    return ProbeResult("absent") if is_absent else ProbeResult("stale", port)
 
 
-def probe_component(file: PortFile) -> Answer:
+def probe_component(file: PortFile) -> ProbeResult:
     """By a connection, and by its `/health` where it has one: the port may be anybody's by now."""
     if not file.path.exists():
-        return Answer("absent")
-    port = file.read()
+        return ProbeResult("absent")
+    port = file.read_port()
     if port is None or not file.is_listening():
-        return Answer("stale", port)
-    health = ask_health(port)
+        return ProbeResult("stale", port)
+    health = fetch_health(port)
     if health is None:
-        return Answer("running", port)
+        return ProbeResult("running", port)
     name, pid = health.get("name"), health.get("pid")
     if name != file.name:
-        return Answer("stale", port)
-    return Answer("running", port, pid if isinstance(pid, int) else None)
+        return ProbeResult("stale", port)
+    return ProbeResult("running", port, pid if isinstance(pid, int) else None)
 
 
-def ask_health(port: int) -> dict[str, object] | None:
+def fetch_health(port: int) -> dict[str, object] | None:
     """None from a service that has none, or is no HTTP server at all."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT)
     try:
         connection.request("GET", "/health")
         response = connection.getresponse()
-        found = json.loads(response.read(LARGEST)) if response.status == 200 else None
+        found = json.loads(response.read(MAX_HEALTH_BYTES)) if response.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:

@@ -6,26 +6,32 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crabtalk.component.command import document, json_option, say, show, table
+from crabtalk.component.command import (
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+)
 
-from .complaints import CommandError
-from .options import home_at, home_option
+from .complaints import CrabupError
+from .options import home_option, resolve_home
 
 if TYPE_CHECKING:
-    from crabtalk.component import Manager
+    from crabtalk.component import ServiceManager
 
-HEAD = ("NAME", "PORT", "STATUS", "PID", "MANAGED-BY")
+TABLE_HEAD = ("NAME", "PORT", "STATUS", "PID", "MANAGED-BY")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ServiceRow:
     name: str
     port: int | None
     status: str
     pid: int | None
     managed_by: str | None
 
-    def cells(self) -> tuple[str, ...]:
+    def to_cells(self) -> tuple[str, ...]:
         values = (self.name, self.port, self.status, self.pid, self.managed_by)
         return tuple("-" if value is None else str(value) for value in values)
 
@@ -45,57 +51,57 @@ def ps(given_home: Path | None, in_json: bool) -> None:
       crabup ps
       crabup ps --json
     """
-    rows = survey(home_at(given_home))
+    rows = list_services(resolve_home(given_home))
     if in_json:
-        document({"services": [asdict(row) for row in rows]})
+        print_json({"services": [asdict(row) for row in rows]})
     elif rows:
-        show(table([HEAD, *(row.cells() for row in rows)]))
+        print_output(format_table([TABLE_HEAD, *(row.to_cells() for row in rows)]))
     else:
-        say("no service runs here; `crabup daemon start` starts the daemon")
+        print_to_stderr("no service runs here; `crabup daemon start` starts the daemon")
 
 
-def survey(home: Path) -> list[Row]:
-    from crabtalk.component import ComponentError, port_files
+def list_services(home: Path) -> list[ServiceRow]:
+    from crabtalk.component import ComponentError, list_port_files
 
-    from .keeping import kept_names, platform_manager
-    from .probing import DAEMON
+    from .keeping import find_platform_manager, list_managed_names
+    from .probing import DAEMON_NAME
 
-    manager = platform_manager()
-    names = kept_names(home, manager) | {file.name for file in port_files(home)}
+    manager = find_platform_manager()
+    names = list_managed_names(home, manager) | {file.name for file in list_port_files(home)}
     rows = []
-    for name in [DAEMON, *sorted(names - {DAEMON})]:
+    for name in [DAEMON_NAME, *sorted(names - {DAEMON_NAME})]:
         try:
-            row = look_at(name, home, manager)
-        except (ComponentError, CommandError):  # a file whose name no service could have
-            row = Row(name, None, "stale", None, None)
+            row = inspect_service(name, home, manager)
+        except (ComponentError, CrabupError):  # a file whose name no service could have
+            row = ServiceRow(name, None, "stale", None, None)
         if row is not None:
             rows.append(row)
     return rows
 
 
-def look_at(name: str, home: Path, manager: "Manager | None") -> Row | None:
+def inspect_service(name: str, home: Path, manager: "ServiceManager | None") -> ServiceRow | None:
     """None when nobody ever heard of it."""
-    from .keeping import OURS, keepers
-    from .probing import DAEMON, probe
-    from .supervised import Supervised
+    from .keeping import SUPERVISED, iterate_managers
+    from .probing import DAEMON_NAME, probe_service
+    from .supervised import SupervisorManager
 
-    answer = probe(name, home)
-    statuses = [(each.by, each.status()) for each in keepers(name, home, manager)]
+    answer = probe_service(name, home)
+    statuses = [(each.managed_by, each.status()) for each in iterate_managers(name, home, manager)]
     by, status = next(
         ((by, status) for by, status in statuses if status.state == "running"),
         statuses[0] if statuses else (None, None),
     )
-    if by == OURS and (record := Supervised(home, name).record()) is not None:
-        by = OURS if record.has_supervisor() else None
+    if by == SUPERVISED and (record := SupervisorManager(home, name).find_record()) is not None:
+        by = SUPERVISED if record.has_supervisor() else None
     if status is None:
         if answer.state == "absent":
             return None
-        return Row(name, answer.port, answer.state, answer.pid, None)
+        return ServiceRow(name, answer.port, answer.state, answer.pid, None)
     if answer.state == "running":
-        return Row(name, answer.port, "running", answer.pid or status.pid, by)
+        return ServiceRow(name, answer.port, "running", answer.pid or status.pid, by)
     if status.state == "running":
         # Not everything has a port; what left a stale one is on its way to a new one.
-        has_more_to_do = name == DAEMON or answer.state == "stale"
+        has_more_to_do = name == DAEMON_NAME or answer.state == "stale"
         word = "starting" if has_more_to_do else "running"
-        return Row(name, None, word, status.pid, by)
-    return Row(name, None, status.state, None, by)
+        return ServiceRow(name, None, word, status.pid, by)
+    return ServiceRow(name, None, status.state, None, by)

@@ -6,12 +6,19 @@ from typing import Any
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table
+from crabtalk.component.command import (
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
-from .complaints import CommandError
-from .installers import Wanted, best_installer, installed
-from .options import home_at, home_option, make_home
-from .programs import KNOWN, TABLE, distribution_of, is_ours
+from .complaints import CrabupError
+from .installers import WantedDistribution, choose_installer, list_installed
+from .options import home_option, make_home, resolve_home
+from .programs import PROGRAMS, PROGRAMS_BY_NAME, find_distribution, is_ours
 
 
 @click.command()
@@ -44,21 +51,23 @@ def pull(
     """
     if version and source:
         raise click.UsageError("--from has the version it has; leave --version out")
-    home = home_at(given_home)
-    wanted = Wanted(
-        distribution_of(name),
-        checked_version(version),
-        checked_source(source),
-        tuple(map(checked_source, beside)),
+    home = resolve_home(given_home)
+    wanted = WantedDistribution(
+        find_distribution(name),
+        check_version(version),
+        check_source(source),
+        tuple(map(check_source, beside)),
     )
-    installer = best_installer(home)
+    installer = choose_installer(home)
     make_home(home)
-    installer.pull(wanted)
-    say(f"{wanted.distribution} is installed, by {installer.name}")
-    if installer.name == "pip" and shutil.which(KNOWN[name].executable if name in KNOWN else name):
+    installer.install(wanted)
+    print_to_stderr(f"{wanted.distribution} is installed, by {installer.name}")
+    if installer.name == "pip" and shutil.which(
+        PROGRAMS_BY_NAME[name].executable if name in PROGRAMS_BY_NAME else name
+    ):
         return
     if installer.name == "pip":
-        say(f"programs are in {home / 'bin'}; add it to your PATH")
+        print_to_stderr(f"programs are in {home / 'bin'}; add it to your PATH")
 
 
 @click.command()
@@ -71,23 +80,23 @@ def rm(name: str, given_home: Path | None) -> None:
     Example:
       crabup rm search
     """
-    from .keeping import keepers, platform_manager
+    from .keeping import find_platform_manager, iterate_managers
 
-    home = home_at(given_home)
-    distribution = distribution_of(name)
-    found = installed(home).get(distribution)
+    home = resolve_home(given_home)
+    distribution = find_distribution(name)
+    found = list_installed(home).get(distribution)
     if found is None:
-        if name in KNOWN and (place := shutil.which(KNOWN[name].executable)):
-            raise CommandError(
+        if name in PROGRAMS_BY_NAME and (place := shutil.which(PROGRAMS_BY_NAME[name].executable)):
+            raise CrabupError(
                 f"{distribution} was installed by other means ({place}); remove it by the same, "
                 f"such as `pip uninstall {distribution}` in its environment"
             )
-        raise CommandError(f"{distribution} is not installed; `crabup list` says what is")
-    if name in KNOWN and KNOWN[name].is_service:
-        for kept in keepers(name, home, platform_manager()):
-            raise CommandError(f"{name} is kept by {kept.keeper}; `crabup {name} stop` first")
-    found[0].rm(distribution)
-    say(f"{distribution} is removed")
+        raise CrabupError(f"{distribution} is not installed; `crabup list` says what is")
+    if name in PROGRAMS_BY_NAME and PROGRAMS_BY_NAME[name].is_service:
+        for kept in iterate_managers(name, home, find_platform_manager()):
+            raise CrabupError(f"{name} is kept by {kept.manager_name}; `crabup {name} stop` first")
+    found[0].uninstall(distribution)
+    print_to_stderr(f"{distribution} is removed")
 
 
 @click.command()
@@ -101,19 +110,19 @@ def update(given_home: Path | None) -> None:
     Example:
       crabup update
     """
-    home = home_at(given_home)
-    before = {name: found for name, found in installed(home).items() if is_ours(name)}
+    home = resolve_home(given_home)
+    before = {name: found for name, found in list_installed(home).items() if is_ours(name)}
     if not before:
-        raise CommandError("nothing is installed; `crabup pull daemon` begins")
+        raise CrabupError("nothing is installed; `crabup pull daemon` begins")
     for installer in {found[0].name: found[0] for found in before.values()}.values():
-        installer.update(
+        installer.upgrade(
             [name for name, found in before.items() if found[0].name == installer.name]
         )
-    after = installed(home)
+    after = list_installed(home)
     changed = [name for name in before if name in after and after[name][1] != before[name][1]]
     for name in changed:
-        say(f"{name} is now {after[name][1]}")
-    say(
+        print_to_stderr(f"{name} is now {after[name][1]}")
+    print_to_stderr(
         "`crabup NAME restart` lets a service use it"
         if changed
         else "everything is as new as it gets"
@@ -131,20 +140,24 @@ def list_(given_home: Path | None, in_json: bool) -> None:
       crabup list
       crabup list --json
     """
-    rows = survey(home_at(given_home))
+    rows = list_programs(resolve_home(given_home))
     if in_json:
-        document({"programs": rows})
+        print_json({"programs": rows})
         return
     head = ("NAME", "PROGRAM", "VERSION", "BY", "WHAT IT IS")
     keys = ("name", "program", "version", "installed_by", "description")
-    show(table([head, *(tuple(one_line(str(row[key] or "-")) for key in keys) for row in rows)]))
+    print_output(
+        format_table(
+            [head, *(tuple(to_one_line(str(row[key] or "-")) for key in keys) for row in rows)]
+        )
+    )
 
 
-def survey(home: Path) -> list[dict[str, Any]]:
+def list_programs(home: Path) -> list[dict[str, Any]]:
     """The table, and whatever else of ours is installed."""
-    found = installed(home)
+    found = list_installed(home)
     rows: list[dict[str, Any]] = []
-    for program in TABLE:
+    for program in PROGRAMS:
         installer, version = found.pop(program.distribution, (None, None))
         by = installer.name if installer is not None else None
         if by is None and shutil.which(program.executable):
@@ -172,22 +185,22 @@ def survey(home: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def checked_version(version: str) -> str:
+def check_version(version: str) -> str:
     """Raises CommandError for what an installer would read as something else."""
     if version and not version.replace(".", "").replace("+", "").isalnum():
-        raise CommandError(f"{version!r} is no version; write one such as 0.1.0")
+        raise CrabupError(f"{version!r} is no version; write one such as 0.1.0")
     return version
 
 
-def checked_source(source: str) -> str:
+def check_source(source: str) -> str:
     """A path as an absolute one, a URL as it is."""
     if not source:
         return ""
     if source.startswith("-"):
-        raise CommandError(f"{source!r} is no place; name a directory, a wheel or a URL")
+        raise CrabupError(f"{source!r} is no place; name a directory, a wheel or a URL")
     if "://" in source:
         return source
     path = Path(source).expanduser()
     if not path.exists():
-        raise CommandError(f"there is no {source}; name a directory, a wheel or a URL")
+        raise CrabupError(f"there is no {source}; name a directory, a wheel or a URL")
     return str(path.absolute())

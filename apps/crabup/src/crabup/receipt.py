@@ -13,10 +13,10 @@ from typing import Any
 
 from crabtalk.transport import replace_file
 
-from .complaints import CommandError
+from .complaints import CrabupError
 
-SUFFIX = ".receipt.json"
-ROOTS = ("agents", "skills", "packages", ".cache")
+RECEIPT_SUFFIX = ".receipt.json"
+ALLOWED_ROOTS = ("agents", "skills", "packages", ".cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Receipt:
 
     def write(self, home: Path) -> None:
         data = json.dumps(asdict(self), indent=2).encode() + b"\n"
-        replace_file(receipt_path(home, self.package), data)
+        replace_file(make_receipt_path(home, self.package), data)
 
     def with_commands(self, commands: list[str]) -> "Receipt":
         return replace(self, commands=commands)
 
 
-def receipt_path(home: Path, package: str) -> Path:
-    return home / "packages" / f"{package}{SUFFIX}"
+def make_receipt_path(home: Path, package: str) -> Path:
+    return home / "packages" / f"{package}{RECEIPT_SUFFIX}"
 
 
 def read_receipt(home: Path, package: str) -> Receipt | None:
     """None when the package is not there. Raises CommandError for a receipt nobody can trust."""
-    path = receipt_path(home, package)
+    path = make_receipt_path(home, package)
     try:
         value: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -61,22 +61,22 @@ def read_receipt(home: Path, package: str) -> Receipt | None:
     except (TypeError, AttributeError):
         is_right = False
     if not is_right:
-        raise CommandError(f"{path} is damaged; remove by hand what it still names, and the file")
+        raise CrabupError(f"{path} is damaged; remove by hand what it still names, and the file")
     return receipt
 
 
 def is_inside(path: str) -> bool:
     parts = path.split("/")
-    return parts[0] in ROOTS and not {"", ".", ".."} & set(parts)
+    return parts[0] in ALLOWED_ROOTS and not {"", ".", ".."} & set(parts)
 
 
-def receipts(home: Path) -> Iterator[Receipt]:
+def iterate_receipts(home: Path) -> Iterator[Receipt]:
     """Of all packages, by name; damaged ones are passed over."""
-    for path in sorted((home / "packages").glob(f"*{SUFFIX}")):
-        with suppress(CommandError):
-            if (found := read_receipt(home, path.name.removesuffix(SUFFIX))) is not None:
+    for path in sorted((home / "packages").glob(f"*{RECEIPT_SUFFIX}")):
+        with suppress(CrabupError):
+            if (found := read_receipt(home, path.name.removesuffix(RECEIPT_SUFFIX))) is not None:
                 yield found
 
 
-def digest(data: bytes) -> str:
+def hash_data(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -14,51 +14,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .complaints import CommandError
+from .complaints import CrabupError
 
 # A clone is one commit deep; what takes longer is stuck.
-PATIENCE = 300
-REMOTE = re.compile(r"(https|ssh)://.+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:.+")
-LOCAL = "file://"
+CLONE_TIMEOUT = 300
+REMOTE_PATTERN = re.compile(r"(https|ssh)://.+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:.+")
+LOCAL_SCHEME = "file://"
 
 
 def is_address(text: str) -> bool:
-    return bool(REMOTE.fullmatch(text)) or text.startswith(LOCAL)
+    return bool(REMOTE_PATTERN.fullmatch(text)) or text.startswith(LOCAL_SCHEME)
 
 
 @contextmanager
-def opened(place: str, branch: str = "", *, may_be_local: bool) -> Iterator[Path]:
+def open_repository(place: str, branch: str = "", *, may_be_local: bool) -> Iterator[Path]:
     """The files at `place`, a directory or the address of a repository, for a while."""
     if place.startswith("-") or any(ord(character) < 32 for character in place):
-        raise CommandError(f"{place!r} is no repository; name a directory or a URL")
-    is_local = not REMOTE.fullmatch(place)
+        raise CrabupError(f"{place!r} is no repository; name a directory or a URL")
+    is_local = not REMOTE_PATTERN.fullmatch(place)
     if is_local and not may_be_local:
-        raise CommandError(
+        raise CrabupError(
             f"{place!r} is no repository that others can name; it must begin with https:// or ssh://"
         )
-    if is_local and not place.startswith(LOCAL):
+    if is_local and not place.startswith(LOCAL_SCHEME):
         directory = Path(place).expanduser().absolute()
         if not directory.is_dir():
-            raise CommandError(f"{place} is no directory; name one, or a URL with https://")
+            raise CrabupError(f"{place} is no directory; name one, or a URL with https://")
         if not branch:
             yield directory
             return
         place = str(directory)
     with tempfile.TemporaryDirectory(prefix="crabup-") as scratch:
         target = Path(scratch) / "repository"
-        clone(place, target, branch, is_local=is_local)
+        clone_repository(place, target, branch, is_local=is_local)
         yield target
 
 
-def clone(place: str, target: Path, branch: str, *, is_local: bool) -> None:
+def clone_repository(place: str, target: Path, branch: str, *, is_local: bool) -> None:
     if shutil.which("git") is None:
-        raise CommandError("git is not on PATH, and a repository needs it; install git")
+        raise CrabupError("git is not on PATH, and a repository needs it; install git")
     command = [
         *("git", "-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false"),
         *("clone", "--quiet", "--depth=1", "--single-branch", "--no-tags"),
         "--no-recurse-submodules",
         *([f"--branch={branch}"] if branch else []),
-        *("--", f"{LOCAL}{place}" if place.startswith("/") else place, str(target)),
+        *("--", f"{LOCAL_SCHEME}{place}" if place.startswith("/") else place, str(target)),
     ]
     environment = {
         **os.environ,
@@ -74,25 +74,25 @@ def clone(place: str, target: Path, branch: str, *, is_local: bool) -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PATIENCE,
+            timeout=CLONE_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CommandError(f"git did not get {place} in {PATIENCE} s; try again") from None
+        raise CrabupError(f"git did not get {place} in {CLONE_TIMEOUT} s; try again") from None
     if result.returncode != 0:
         said = result.stderr.strip().splitlines()
-        raise CommandError(
+        raise CrabupError(
             f"cannot get {place}: {said[-1] if said else 'git says nothing'}; check the address"
         )
 
 
-def slug_of(place: str) -> str:
+def make_slug(place: str) -> str:
     """The name of a directory for it: readable, and no other's."""
     readable = re.sub(r"[^A-Za-z0-9-]", "-", place).strip("-")[-48:].strip("-")
     return f"{readable}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
 
 
-def files_of(root: Path) -> list[str]:
+def list_files(root: Path) -> list[str]:
     """Everything in a repository but git's own, sorted, as paths with `/`. Links are listed, not
     followed."""
     found = []
@@ -104,13 +104,13 @@ def files_of(root: Path) -> list[str]:
     return sorted(path for path in found if path != ".git")
 
 
-def checksum_of(root: Path, manifest: str) -> str:
+def compute_checksum(root: Path, manifest: str) -> str:
     """Of what is in a repository, wherever it came from: paths, contents, and what may be run.
 
     `manifest`, which holds the checksum, may be in there too and does not count.
     """
     total = hashlib.sha256()
-    for name in files_of(root):
+    for name in list_files(root):
         if name == manifest:
             continue
         path = root / name
@@ -120,7 +120,7 @@ def checksum_of(root: Path, manifest: str) -> str:
         elif stat.S_ISREG(status.st_mode):
             kind, data = "run" if status.st_mode & 0o100 else "file", path.read_bytes()
         else:
-            raise CommandError(f"{name} is neither a file nor a link; leave it out")
+            raise CrabupError(f"{name} is neither a file nor a link; leave it out")
         total.update(
             f"{kind} {name}\0{hashlib.sha256(data).hexdigest()}\n".encode(errors="surrogateescape")
         )
@@ -133,11 +133,11 @@ def read_inside(root: Path, name: str, largest: int) -> bytes | None:
     for part in name.split("/"):
         path /= part
         if part in ("", ".", "..") or path.is_symlink():
-            raise CommandError(f"{name} leads out of the repository or is a link; report it")
+            raise CrabupError(f"{name} leads out of the repository or is a link; report it")
     if not path.exists():
         return None
     if not path.is_file():
-        raise CommandError(f"{name} in the repository is not a file; report it")
+        raise CrabupError(f"{name} in the repository is not a file; report it")
     if path.stat().st_size > largest:
-        raise CommandError(f"{name} in the repository has more than {largest} bytes; report it")
+        raise CrabupError(f"{name} in the repository has more than {largest} bytes; report it")
     return path.read_bytes()

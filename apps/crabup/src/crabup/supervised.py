@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component import Status, Unit, UnitError
+from crabtalk.component import Unit, UnitError, UnitStatus
 from crabtalk.transport import RunFiles, replace_file
 
-from .processes import PAUSE, Process
+from .processes import POLL_INTERVAL, TrackedProcess
 
 # What a service gets to finish its work, and then its supervisor to notice.
 GRACE = 15.0
-SLACK = 5.0
+NOTICE_SECONDS = 5.0
 # Of a supervisor on its way to its first child.
-PATIENCE = 30.0
-HELD = 3  # exit status of a supervisor that found another one
+START_TIMEOUT = 30.0
+ALREADY_SUPERVISED = 3  # exit status of a supervisor that found another one
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SupervisorRecord:
     """What a pid file says. `ends` counts how often the service ended by itself."""
 
-    supervisor: Process | None = None
-    child: Process | None = None
-    ends: int = 0
-    last: str = ""
+    supervisor: TrackedProcess | None = None
+    child: TrackedProcess | None = None
+    exit_count: int = 0
+    last_exit: str = ""
 
     @classmethod
-    def at(cls, path: Path) -> "Record | None":
+    def read_file(cls, path: Path) -> "SupervisorRecord | None":
         """None without a file. One that cannot be read says nothing of anybody."""
         try:
             value: Any = json.loads(path.read_bytes())
@@ -48,18 +48,18 @@ class Record:
             return cls()
         ends, last = value.get("ends"), value.get("last")
         return cls(
-            Process.read(value.get("supervisor")),
-            Process.read(value.get("child")),
+            TrackedProcess.from_json(value.get("supervisor")),
+            TrackedProcess.from_json(value.get("child")),
             ends if isinstance(ends, int) else 0,
             last if isinstance(last, str) else "",
         )
 
-    def write(self, path: Path) -> None:
+    def write_file(self, path: Path) -> None:
         value = {
-            "supervisor": self.supervisor and self.supervisor.as_json(),
-            "child": self.child and self.child.as_json(),
-            "ends": self.ends,
-            "last": self.last,
+            "supervisor": self.supervisor and self.supervisor.to_json(),
+            "child": self.child and self.child.to_json(),
+            "ends": self.exit_count,
+            "last": self.last_exit,
         }
         replace_file(path, f"{json.dumps(value)}\n".encode())
 
@@ -71,7 +71,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Supervised:
+class SupervisorManager:
     """The service `name` of `home`, kept alive by a process of ours."""
 
     home: Path
@@ -79,33 +79,33 @@ class Supervised:
 
     @property
     def path(self) -> Path:
-        return RunFiles.of(self.home).directory / f"{self.name}.pid"
+        return RunFiles.for_home(self.home).directory / f"{self.name}.pid"
 
     @property
-    def lock(self) -> Path:
+    def lock_path(self) -> Path:
         """Held by the supervisor as long as it lives; says who that is."""
         return self.path.with_suffix(".pid.lock")
 
-    def record(self) -> Record | None:
+    def find_record(self) -> SupervisorRecord | None:
         """None when nobody was told to keep it. A supervisor whose file was lost writes it anew."""
-        found = Record.at(self.path)
+        found = SupervisorRecord.read_file(self.path)
         if found is not None and found.has_supervisor():
             return found
-        holder = self._holder()
+        holder = self._find_supervisor()
         if holder is None:
             return found
-        holder.send(signal.SIGUSR1)
-        end = time.monotonic() + SLACK
+        holder.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + NOTICE_SECONDS
         while time.monotonic() < end:
-            found = Record.at(self.path)
+            found = SupervisorRecord.read_file(self.path)
             if found is not None and found.has_supervisor():
                 return found
-            time.sleep(PAUSE)
-        return Record(holder)
+            time.sleep(POLL_INTERVAL)
+        return SupervisorRecord(holder)
 
-    def _holder(self) -> Process | None:
+    def _find_supervisor(self) -> TrackedProcess | None:
         try:
-            holder = Process.read(json.loads(self.lock.read_bytes()))
+            holder = TrackedProcess.from_json(json.loads(self.lock_path.read_bytes()))
         except (OSError, ValueError, RecursionError):
             return None
         return holder if holder is not None and holder.is_alive() else None
@@ -133,42 +133,45 @@ class Supervised:
                 [sys.executable, "-P", "-m", "crabup.supervisor", str(self.home), self.name],
                 input=self.render(unit),
                 capture_output=True,
-                timeout=PATIENCE,
+                timeout=START_TIMEOUT,
                 check=False,
             )
         except subprocess.TimeoutExpired:
             raise UnitError(f"the supervisor of {self.name} does not start; try again") from None
-        if result.returncode == HELD and (holder := self._holder()) is not None:
-            holder.send(signal.SIGUSR1)
-        elif result.returncode not in (0, HELD):
+        if (
+            result.returncode == ALREADY_SUPERVISED
+            and (holder := self._find_supervisor()) is not None
+        ):
+            holder.send_signal(signal.SIGUSR1)
+        elif result.returncode not in (0, ALREADY_SUPERVISED):
             said = result.stderr.decode(errors="replace").strip().splitlines()
             raise UnitError(f"cannot start {self.name}: {said[-1] if said else 'no reason given'}")
 
     def stop(self, unit: Unit) -> None:
-        record = self.record()
+        record = self.find_record()
         if record is None:
             return
         if record.supervisor is not None:
-            record.supervisor.end(GRACE + SLACK)
+            record.supervisor.terminate(GRACE + NOTICE_SECONDS)
         # Its supervisor may have been killed, by us or before.
-        if (record := self.record()) is not None and record.child is not None:
-            record.child.end(GRACE)
+        if (record := self.find_record()) is not None and record.child is not None:
+            record.child.terminate(GRACE)
         self.path.unlink(missing_ok=True)
 
     def restart(self, unit: Unit) -> None:
         self.stop(unit)
         self.start(unit)
 
-    def status(self, unit: Unit) -> Status:
-        record = self.record()
+    def status(self, unit: Unit) -> UnitStatus:
+        record = self.find_record()
         if record is None:
-            return Status("absent")
+            return UnitStatus("absent")
         if record.has_child() and record.child is not None:
-            return Status("running", record.child.pid)
-        return Status("failed" if record.has_supervisor() else "stopped")
+            return UnitStatus("running", record.child.pid)
+        return UnitStatus("failed" if record.has_supervisor() else "stopped")
 
 
-def read_unit(data: bytes) -> Unit:
+def parse_unit(data: bytes) -> Unit:
     """What `render` wrote."""
     value = json.loads(data)
     return Unit(

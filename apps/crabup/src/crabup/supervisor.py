@@ -20,18 +20,18 @@ from pathlib import Path
 
 from crabtalk.component import Unit, UnitError
 
-from .processes import Process
-from .supervised import GRACE, HELD, Record, Supervised, read_unit
+from .processes import TrackedProcess
+from .supervised import ALREADY_SUPERVISED, GRACE, SupervisorManager, SupervisorRecord, parse_unit
 
 # How long after it ended a service is started again: doubled each time, until it has lasted.
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
-LASTED = 10.0
+LASTED_SECONDS = 10.0
 # How often one that is no child of ours is looked at, and how often its log.
-LOOK = 0.5
-IDLE = 30.0
+POLL_INTERVAL = 0.5
+IDLE_INTERVAL = 30.0
 # What a service that does not turn its log over by itself may fill, twice.
-LARGEST_LOG = 16 * 1024 * 1024
+MAX_LOG_BYTES = 16 * 1024 * 1024
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 
@@ -39,69 +39,69 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 class Supervisor:
     """One service and its process, until told to stop."""
 
-    def __init__(self, unit: Unit, keeper: Supervised) -> None:
+    def __init__(self, unit: Unit, keeper: SupervisorManager) -> None:
         self._unit = unit
-        self._keeper = keeper
+        self._manager = keeper
         self._popen: subprocess.Popen[bytes] | None = None
-        self._child: Process | None = None
-        self._born = 0.0
-        self._due = 0.0
+        self._child: TrackedProcess | None = None
+        self._started_at = 0.0
+        self._restart_at = 0.0
         self._pause = FIRST_PAUSE
-        self._ends = 0
-        self._last = ""
+        self._exit_count = 0
+        self._last_exit = ""
         self._is_stopping = False
-        self._wakes, self._wakeup = os.pipe()
-        os.set_blocking(self._wakeup, False)
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_write, False)
 
-    def begin(self, before: Record | None) -> None:
+    def begin(self, before: SupervisorRecord | None) -> None:
         """The first child, or the one that an earlier supervisor left. Raises OSError, and
         UnitError when nobody could ever find us again."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         if before is not None and before.has_child():
-            self._child, self._born = before.child, time.monotonic()
-            self._tell(f"took over {self._keeper.name}, whose supervisor was gone")
+            self._child, self._started_at = before.child, time.monotonic()
+            self._log_line(f"took over {self._manager.name}, whose supervisor was gone")
         else:
-            self._write_or_fail()
-            self._spawn()
-        self._write()
+            self._write_record_or_fail()
+            self._start_child()
+        self._write_record()
 
     def run(self) -> None:
         while not self._is_stopping:
-            self._sleep()
-            self._attend()
+            self._wait_for_signal()
+            self._check_child()
         if self._child is not None:
-            self._end_child()
-        self._tell(f"{self._keeper.name} was stopped")
-        self._keeper.path.unlink(missing_ok=True)
+            self._stop_child()
+        self._log_line(f"{self._manager.name} was stopped")
+        self._manager.path.unlink(missing_ok=True)
 
-    def _sleep(self) -> None:
+    def _wait_for_signal(self) -> None:
         """Until a signal comes, or something is due."""
         if self._child is None:
-            timeout = max(0.0, self._due - time.monotonic())
+            timeout = max(0.0, self._restart_at - time.monotonic())
         else:
-            timeout = IDLE if self._popen is not None else LOOK
-        if not select.select([self._wakes], [], [], timeout)[0]:
+            timeout = IDLE_INTERVAL if self._popen is not None else POLL_INTERVAL
+        if not select.select([self._wakeup_read], [], [], timeout)[0]:
             return
-        for number in os.read(self._wakes, 512):
+        for number in os.read(self._wakeup_read, 512):
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._is_stopping = True
             elif number == signal.SIGHUP and self._child is not None:
-                self._child.send(signal.SIGHUP)
+                self._child.send_signal(signal.SIGHUP)
             elif number == signal.SIGUSR1:
-                self._due = 0.0
-                self._write()
+                self._restart_at = 0.0
+                self._write_record()
 
-    def _attend(self) -> None:
-        if self._child is not None and (how := self._ended()):
-            self._note_end(how)
-        elif self._child is None and not self._is_stopping and time.monotonic() >= self._due:
-            self._try_again()
-        self._turn_log_over()
+    def _check_child(self) -> None:
+        if self._child is not None and (how := self._describe_exit()):
+            self._record_exit(how)
+        elif self._child is None and not self._is_stopping and time.monotonic() >= self._restart_at:
+            self._restart_child()
+        self._rotate_log()
 
-    def _spawn(self) -> None:
-        with opened(self._unit.log) as log:
+    def _start_child(self) -> None:
+        with open_log(self._unit.log) as log:
             self._popen = subprocess.Popen(
                 self._unit.command,
                 cwd=self._unit.directory,
@@ -111,18 +111,20 @@ class Supervisor:
                 stderr=log,
                 process_group=0,
             )
-        self._child = Process.at(self._popen.pid) or Process(self._popen.pid, "ended at once")
-        self._born = time.monotonic()
+        self._child = TrackedProcess.find_by_pid(self._popen.pid) or TrackedProcess(
+            self._popen.pid, "ended at once"
+        )
+        self._started_at = time.monotonic()
 
-    def _try_again(self) -> None:
+    def _restart_child(self) -> None:
         try:
-            self._spawn()
+            self._start_child()
         except OSError as error:
-            self._note_end(f"cannot be started ({error})")
+            self._record_exit(f"cannot be started ({error})")
         else:
-            self._write()
+            self._write_record()
 
-    def _ended(self) -> str:
+    def _describe_exit(self) -> str:
         """How the child ended; empty while it runs."""
         if self._popen is None:
             is_gone = self._child is None or not self._child.is_alive()
@@ -134,61 +136,68 @@ class Supervisor:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         code = self._popen.wait()
-        return f"ended with status {code}" if code >= 0 else f"was ended by {name_of(-code)}"
+        return (
+            f"ended with status {code}" if code >= 0 else f"was ended by {get_signal_name(-code)}"
+        )
 
-    def _note_end(self, how: str) -> None:
-        if time.monotonic() - self._born >= LASTED:
+    def _record_exit(self, how: str) -> None:
+        if time.monotonic() - self._started_at >= LASTED_SECONDS:
             self._pause = FIRST_PAUSE
         self._child = self._popen = None
-        self._ends += 1
-        self._last = how
-        self._due = time.monotonic() + self._pause
-        self._tell(f"{self._keeper.name} {how}; it is started again in {self._pause:g} s")
+        self._exit_count += 1
+        self._last_exit = how
+        self._restart_at = time.monotonic() + self._pause
+        self._log_line(f"{self._manager.name} {how}; it is started again in {self._pause:g} s")
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        self._write()
+        self._write_record()
 
-    def _end_child(self) -> None:
+    def _stop_child(self) -> None:
         if self._popen is None:
             if self._child is not None:
-                self._child.end(GRACE)
+                self._child.terminate(GRACE)
             return
         self._popen.terminate()
         end = time.monotonic() + GRACE
-        while not self._ended():
+        while not self._describe_exit():
             if (left := end - time.monotonic()) <= 0:
                 os.killpg(self._popen.pid, signal.SIGKILL)
                 self._popen.wait()
                 return
-            if select.select([self._wakes], [], [], left)[0]:
-                os.read(self._wakes, 512)
+            if select.select([self._wakeup_read], [], [], left)[0]:
+                os.read(self._wakeup_read, 512)
 
-    def _write(self) -> None:
+    def _write_record(self) -> None:
         with suppress(UnitError):  # a full disk must not end the service
-            self._write_or_fail()
+            self._write_record_or_fail()
 
-    def _write_or_fail(self) -> None:
-        path = self._keeper.path
+    def _write_record_or_fail(self) -> None:
+        path = self._manager.path
         try:
-            Record(Process.at(os.getpid()), self._child, self._ends, self._last).write(path)
+            SupervisorRecord(
+                TrackedProcess.find_by_pid(os.getpid()),
+                self._child,
+                self._exit_count,
+                self._last_exit,
+            ).write_file(path)
         except OSError as error:
             raise UnitError(f"cannot write {path}: {error.strerror}; make room for it") from None
 
-    def _tell(self, sentence: str) -> None:
+    def _log_line(self, sentence: str) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        with suppress(OSError), opened(self._unit.log) as log:
+        with suppress(OSError), open_log(self._unit.log) as log:
             os.write(log, f"{moment} INFO  crabup: {sentence}\n".encode(errors="backslashreplace"))
 
-    def _turn_log_over(self) -> None:
+    def _rotate_log(self) -> None:
         """Copied and emptied rather than renamed: the service goes on writing to the same file."""
         log = self._unit.log
         with suppress(OSError):
-            if log is not None and log.stat().st_size > LARGEST_LOG:
+            if log is not None and log.stat().st_size > MAX_LOG_BYTES:
                 shutil.copyfile(log, log.with_name(f"{log.name}.1"))
                 os.truncate(log, 0)
 
 
 @contextmanager
-def opened(log: Path | None) -> Iterator[int]:
+def open_log(log: Path | None) -> Iterator[int]:
     """Anew each time: a service may have turned its log over."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     descriptor = os.open(log or os.devnull, flags, 0o600)
@@ -198,7 +207,7 @@ def opened(log: Path | None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def name_of(number: int) -> str:
+def get_signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -206,13 +215,13 @@ def name_of(number: int) -> str:
 
 
 def main(home: str, name: str) -> int:
-    keeper = Supervised(Path(home), name)
-    unit = read_unit(sys.stdin.buffer.read())
-    lock = os.open(keeper.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    keeper = SupervisorManager(Path(home), name)
+    unit = parse_unit(sys.stdin.buffer.read())
+    lock = os.open(keeper.lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return HELD
+        return ALREADY_SUPERVISED
     reading, writing = os.pipe()
     if os.fork() != 0:
         # The child says nothing when all is well.
@@ -224,35 +233,35 @@ def main(home: str, name: str) -> int:
     os.close(reading)
     os.setsid()
     os.chdir("/")
-    detach(unit.log)
+    detach_output(unit.log)
     supervisor = Supervisor(unit, keeper)
     try:
-        supervisor.begin(keeper.record())
+        supervisor.begin(keeper.find_record())
     except (OSError, UnitError) as error:
         sentence = str(error) if isinstance(error, UnitError) else f"{error}; install it again"
         os.write(writing, f"{sentence}\n".encode(errors="backslashreplace"))
         keeper.path.unlink(missing_ok=True)
         return 1
     os.close(writing)
-    sign(lock)
+    write_lock_holder(lock)
     supervisor.run()
     return 0
 
 
-def sign(lock: int) -> None:
+def write_lock_holder(lock: int) -> None:
     """Says who holds it, once signals do no harm."""
-    process = Process.at(os.getpid())
+    process = TrackedProcess.find_by_pid(os.getpid())
     with suppress(OSError):
         os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(process and process.as_json()).encode(), 0)
+        os.pwrite(lock, json.dumps(process and process.to_json()).encode(), 0)
 
 
-def detach(log: Path | None) -> None:
+def detach_output(log: Path | None) -> None:
     """From the pipes of whoever started us. What we would print in a crash goes into the log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    with opened(log) as output:
+    with open_log(log) as output:
         os.dup2(output, 1)
         os.dup2(output, 2)
 

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import click
 
 from crabtalk.component.command import (
-    Commands,
-    document,
+    CommandGroup,
+    format_table,
     home_option,
     json_option,
-    say,
-    show,
-    table,
+    print_json,
+    print_output,
+    print_to_stderr,
     verbose_option,
 )
 
 from . import __version__
 
 if TYPE_CHECKING:
-    from .reading import Reading, Remark
+    from .reading import CronsFile, FileRemark
 
-NAME = "crabtalk-cron"
+PROGRAM_NAME = "crabtalk-cron"
 EXAMPLES = """\b
 Examples:
   crabtalk-cron check
@@ -35,17 +35,20 @@ Examples:
 """
 
 
-class Cron(Commands):
-    def complaint(self, error: Exception) -> str | None:
+class CronCommandGroup(CommandGroup):
+    def explain_error(self, error: Exception) -> str | None:
         from crabtalk.component import ComponentError
 
         return str(error) if isinstance(error, ComponentError | OSError) else None
 
 
 @click.group(
-    NAME, cls=Cron, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    PROGRAM_NAME,
+    cls=CronCommandGroup,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=PROGRAM_NAME, message="%(prog)s %(version)s")
 def main() -> None:
     """Has agents run at the times that config/crons.toml says."""
 
@@ -63,20 +66,20 @@ def run(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-cron run
     """
-    from crabtalk.component import Place, start_log
-    from crabtalk.transport import remove_leftovers
+    from crabtalk.component import ComponentPaths, start_log
+    from crabtalk.transport import remove_stale_temporary_files
 
-    place = Place(home, "cron")
-    with place.taken():
-        start_log(place.log, verbose=verbose)
-        remove_leftovers(home / "config")
+    place = ComponentPaths(home, "cron")
+    with place.hold_lock():
+        start_log(place.log_path, verbose=verbose)
+        remove_stale_temporary_files(home / "config")
         asyncio.run(run_until_stopped(home))
 
 
 async def run_until_stopped(home: Path) -> None:
-    from .runner import Runner
+    from .runner import CronRunner
 
-    running = asyncio.ensure_future(Runner(home).run())
+    running = asyncio.ensure_future(CronRunner(home).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
@@ -95,7 +98,7 @@ async def run_until_stopped(home: Path) -> None:
 )
 @home_option
 @json_option
-def next_times(count: int, home: Path, in_json: bool) -> None:
+def print_next_times(count: int, home: Path, in_json: bool) -> None:
     """Print the next times of every entry.
 
     Quiet hours are left out. Each time is in the zone of its entry.
@@ -105,17 +108,21 @@ def next_times(count: int, home: Path, in_json: bool) -> None:
       crabtalk-cron next
       crabtalk-cron next -n 5 --json
     """
-    from .forecast import as_json, next_of, rows
+    from .forecast import build_rows, list_next_times, to_json
 
-    found = reading(home)
-    complain(home, found)
-    times = [(entry, next_of(entry, count)) for entry in found.entries]
+    found = read_crons_file(home)
+    report_problems(home, found)
+    times = [(entry, list_next_times(entry, count)) for entry in found.entries]
     if in_json:
-        document({"entries": [as_json(entry, moments) for entry, moments in times]})
+        print_json({"entries": [to_json(entry, moments) for entry, moments in times]})
     elif times:
-        show(table([row for entry, moments in times for row in rows(entry, moments)]))
+        print_output(
+            format_table([row for entry, moments in times for row in build_rows(entry, moments)])
+        )
     else:
-        say(f"there are no entries in {path_in(home)}; docs/cron.md says how to write one")
+        print_to_stderr(
+            f"there are no entries in {crons_path(home)}; docs/cron.md says how to write one"
+        )
     if found.mistakes:
         sys.exit(1)
 
@@ -132,14 +139,14 @@ def check(home: Path, in_json: bool) -> None:
     Example:
       crabtalk-cron check
     """
-    from .forecast import next_of
+    from .forecast import list_next_times
 
-    found = reading(home)
-    idle = [entry.id for entry in found.entries if not next_of(entry, 1)]
+    found = read_crons_file(home)
+    idle = [entry.id for entry in found.entries if not list_next_times(entry, 1)]
     if in_json:
-        document(
+        print_json(
             {
-                "path": str(path_in(home)),
+                "path": str(crons_path(home)),
                 "entries": len(found.entries),
                 "mistakes": [{"line": one.line, "text": one.text} for one in found.mistakes],
                 "remarks": [{"line": one.line, "text": one.text} for one in found.remarks],
@@ -147,36 +154,38 @@ def check(home: Path, in_json: bool) -> None:
             }
         )
     else:
-        complain(home, found)
+        report_problems(home, found)
         for number in idle:
-            say(f"{path_in(home)}: entry {number} is never fired: its times are past, or quiet")
+            print_to_stderr(
+                f"{crons_path(home)}: entry {number} is never fired: its times are past, or quiet"
+            )
         if not found.mistakes:
-            tell_count(home, len(found.entries))
+            report_count(home, len(found.entries))
     if found.mistakes:
         sys.exit(1)
 
 
-def tell_count(home: Path, count: int) -> None:
-    if count or path_in(home).exists():
-        show(f"{count} {'entry' if count == 1 else 'entries'}, no mistakes")
+def report_count(home: Path, count: int) -> None:
+    if count or crons_path(home).exists():
+        print_output(f"{count} {'entry' if count == 1 else 'entries'}, no mistakes")
     else:
-        say(f"there is no {path_in(home)}; docs/cron.md says how to write one")
+        print_to_stderr(f"there is no {crons_path(home)}; docs/cron.md says how to write one")
 
 
-def path_in(home: Path) -> Path:
+def crons_path(home: Path) -> Path:
     return home / "config" / "crons.toml"
 
 
-def reading(home: Path) -> "Reading":
-    from .watcher import Watcher
+def read_crons_file(home: Path) -> "CronsFile":
+    from .watcher import CronsFileWatcher
 
-    return Watcher(path_in(home)).read()
+    return CronsFileWatcher(crons_path(home)).read_file()
 
 
-def complain(home: Path, found: "Reading") -> None:
-    def tell(remarks: "Iterable[Remark]") -> None:
+def report_problems(home: Path, found: "CronsFile") -> None:
+    def tell(remarks: "Iterable[FileRemark]") -> None:
         for remark in remarks:
-            say(f"{path_in(home)}, {remark}")
+            print_to_stderr(f"{crons_path(home)}, {remark}")
 
     tell(found.mistakes)
     tell(found.remarks)

@@ -5,16 +5,16 @@ import random
 import time
 
 
-class Clock:
+class CronClock:
     def now(self) -> float:
         """Seconds since 1970."""
         return time.time()
 
-    def chance(self) -> float:
+    def random_fraction(self) -> float:
         """At least 0, and less than 1."""
         return random.random()  # noqa: S311 - spreads load, keeps no secret
 
-    def zone(self) -> object:
+    def read_zone(self) -> object:
         """Something that differs when this machine was given another zone."""
         time.tzset()
         return time.tzname, time.timezone, time.altzone

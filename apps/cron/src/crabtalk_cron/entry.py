@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import time, tzinfo
 from typing import Any
 
-from .expression import Expression, ExpressionError
-from .schedule import Quiet, Schedule
-from .zones import zone_called
+from .expression import CronExpression, ExpressionError
+from .schedule import CronSchedule, QuietHours
+from .zones import find_zone
 
-SENDER = "cron"
+DEFAULT_SENDER = "cron"
 OWNER = "user"
 MODES = ("plan", "ask", "accept-edits", "auto")
-MOST_JITTER = 3600
+MAX_JITTER = 3600
 KINDS: dict[str, type | tuple[type, ...]] = {
     "id": int,
     "schedule": str,
@@ -29,18 +29,18 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "jitter": (int, float),
 }
 KIND_NAMES = {int: "a whole number", str: 'text, in "quotes"', bool: "true or false"}
-CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+CLOCK_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CronEntry:
     """`agent` is told `content` whenever the schedule says so."""
 
     id: int
-    schedule: Schedule
+    schedule: CronSchedule
     agent: str
     content: str
-    sender: str = SENDER
+    sender: str = DEFAULT_SENDER
     once: bool = False
     jitter: float = 0.0  # seconds it may come later
     created_by: str = OWNER  # the sender whose rights its turns have
@@ -53,7 +53,7 @@ class Entry:
         return f"cron {self.id} ({what} to {self.agent})"
 
 
-class MistakeError(ValueError):
+class EntryError(ValueError):
     """What is wrong with an entry, and which key it is about."""
 
     def __init__(self, key: str, message: str) -> None:
@@ -61,42 +61,46 @@ class MistakeError(ValueError):
         self.key = key
 
 
-def read_table(table: dict[str, Any], zone: tzinfo) -> Entry:
+def parse_entry(table: dict[str, Any], zone: tzinfo) -> CronEntry:
     """Raises MistakeError."""
     for key, kind in KINDS.items():
         check_kind(table, key, kind)
     for key in ("id", "schedule", "agent"):
         if key not in table:
-            raise MistakeError(key, f"this entry has no {key}; add one")
+            raise EntryError(key, f"this entry has no {key}; add one")
     if not 0 <= table["id"] < 2**64:
-        raise MistakeError("id", f"the id {table['id']} is not within 0 and 2^64")
+        raise EntryError("id", f"the id {table['id']} is not within 0 and 2^64")
     for key in ("agent", "sender", "created_by"):
         if table.get(key) == "":
-            raise MistakeError(key, f"{key} is empty; name one, or leave the line out")
+            raise EntryError(key, f"{key} is empty; name one, or leave the line out")
     mode = table.get("mode", "")
     if "mode" in table and mode not in MODES:
-        raise MistakeError("mode", f"mode {mode!r} is none of {', '.join(MODES)}; write one")
-    sender = table.get("sender", SENDER)
-    return Entry(
+        raise EntryError("mode", f"mode {mode!r} is none of {', '.join(MODES)}; write one")
+    sender = table.get("sender", DEFAULT_SENDER)
+    return CronEntry(
         id=table["id"],
-        schedule=Schedule(expression_of(table), zone_of(table, zone), quiet_of(table)),
+        schedule=CronSchedule(
+            parse_expression(table), parse_zone(table, zone), parse_quiet_hours(table)
+        ),
         agent=table["agent"],
-        content=content_of(table),
+        content=parse_content(table),
         sender=sender,
-        created_by=table.get("created_by", default_creator(sender)),
+        created_by=table.get("created_by", choose_default_creator(sender)),
         mode=mode,
         once=table.get("once", False),
-        jitter=jitter_of(table),
+        jitter=parse_jitter(table),
     )
 
 
-def default_creator(sender: str) -> str:
+def choose_default_creator(sender: str) -> str:
     """Who set a job up that does not say so.
 
     The file is in the daemon's home, so it was the owner. But a job that speaks in somebody else's
     conversation reads what they wrote there, and must not act on it with the owner's rights.
     """
-    is_own = sender in (SENDER, OWNER) or sender.startswith((f"{SENDER}:", f"{OWNER}~"))
+    is_own = sender in (DEFAULT_SENDER, OWNER) or sender.startswith(
+        (f"{DEFAULT_SENDER}:", f"{OWNER}~")
+    )
     return OWNER if is_own else sender
 
 
@@ -104,54 +108,54 @@ def check_kind(table: dict[str, Any], key: str, kind: type | tuple[type, ...]) -
     kinds = kind if isinstance(kind, tuple) else (kind,)
     # By type and not by isinstance: to Python, true is a number.
     if key in table and type(table[key]) not in kinds:
-        raise MistakeError(key, f"{key} must be {KIND_NAMES[kinds[0]]}")
+        raise EntryError(key, f"{key} must be {KIND_NAMES[kinds[0]]}")
 
 
-def expression_of(table: dict[str, Any]) -> Expression:
+def parse_expression(table: dict[str, Any]) -> CronExpression:
     try:
-        return Expression.parse(table["schedule"])
+        return CronExpression.parse(table["schedule"])
     except ExpressionError as error:
-        raise MistakeError("schedule", f"schedule {table['schedule']!r}: {error}") from None
+        raise EntryError("schedule", f"schedule {table['schedule']!r}: {error}") from None
 
 
-def zone_of(table: dict[str, Any], default: tzinfo) -> tzinfo:
+def parse_zone(table: dict[str, Any], default: tzinfo) -> tzinfo:
     if "tz" not in table:
         return default
     try:
-        return zone_called(table["tz"])
+        return find_zone(table["tz"])
     except (TypeError, ValueError) as error:
-        raise MistakeError("tz", f"tz: {error}") from None
+        raise EntryError("tz", f"tz: {error}") from None
 
 
-def quiet_of(table: dict[str, Any]) -> Quiet | None:
+def parse_quiet_hours(table: dict[str, Any]) -> QuietHours | None:
     """None unless both ends are there, as RFC 0080 has it."""
-    ends = [clock_of(table, key) for key in ("quiet_start", "quiet_end") if key in table]
-    return Quiet(*ends) if len(ends) == 2 else None
+    ends = [parse_clock_time(table, key) for key in ("quiet_start", "quiet_end") if key in table]
+    return QuietHours(*ends) if len(ends) == 2 else None
 
 
-def clock_of(table: dict[str, Any], key: str) -> time:
-    found = CLOCK.fullmatch(table[key])
+def parse_clock_time(table: dict[str, Any], key: str) -> time:
+    found = CLOCK_PATTERN.fullmatch(table[key])
     if not found:
-        raise MistakeError(key, f"{key} {table[key]!r} is no time; write one like 23:00")
+        raise EntryError(key, f"{key} {table[key]!r} is no time; write one like 23:00")
     return time(int(found[1]), int(found[2]))
 
 
-def content_of(table: dict[str, Any]) -> str:
+def parse_content(table: dict[str, Any]) -> str:
     skill, message = table.get("skill"), table.get("message")
     if (skill is None) == (message is None):
         key = "skill" if skill is not None else ""
-        raise MistakeError(key, "an entry has a skill or a message: one of them, and not both")
+        raise EntryError(key, "an entry has a skill or a message: one of them, and not both")
     if message is not None:
         if not message.strip():
-            raise MistakeError("message", "message is empty; say something")
+            raise EntryError("message", "message is empty; say something")
         return str(message)
     if not skill or skill != skill.strip() or skill.startswith("/") or "\n" in skill:
-        raise MistakeError("skill", f"skill {skill!r}: write its name, without the slash")
+        raise EntryError("skill", f"skill {skill!r}: write its name, without the slash")
     return f"/{skill}"
 
 
-def jitter_of(table: dict[str, Any]) -> float:
+def parse_jitter(table: dict[str, Any]) -> float:
     jitter = float(table.get("jitter", 0))
-    if not 0 <= jitter <= MOST_JITTER:  # and so is no nan
-        raise MistakeError("jitter", f"jitter is a number of seconds, {MOST_JITTER} at most")
+    if not 0 <= jitter <= MAX_JITTER:  # and so is no nan
+        raise EntryError("jitter", f"jitter is a number of seconds, {MAX_JITTER} at most")
     return jitter

@@ -22,7 +22,7 @@ from .fields import (
     ExpressionError,
 )
 
-__all__ = ["NICKNAMES", "Expression", "ExpressionError"]
+__all__ = ["NICKNAMES", "CronExpression", "ExpressionError"]
 
 NICKNAMES = {
     "@yearly": "0 0 0 1 1 *",
@@ -36,7 +36,7 @@ NICKNAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class CronExpression:
     """When something happens. Two that mean the same are equal, however they were written."""
 
     fields: str  # six, as cronsim reads them
@@ -44,7 +44,7 @@ class Expression:
     is_hourly: bool  # happens in every hour of the days it is for
 
     @classmethod
-    def parse(cls, text: str) -> "Expression":
+    def parse(cls, text: str) -> "CronExpression":
         """Raises ExpressionError."""
         words = NICKNAMES.get(text.strip().lower(), text).upper().split()
         if words[:1] and words[0].startswith("@"):
@@ -59,10 +59,10 @@ class Expression:
         day = CRONTAB_DAY if len(words) == 5 else DAY
         second, *words = ["0", *words] if len(words) == 5 else words
         minute, hour, month_day, month, week_day = words[:5]
-        parts = [SECOND.read(second), MINUTE.read(minute), HOUR.read(hour)]
-        parts += [MONTH_DAY.read(month_day), MONTH.read(month), day.read(week_day)]
-        years = YEAR.read(words[5]).values if len(words) == 6 else ()
-        found = cls(" ".join(part.written for part in parts), years, parts[2].is_all)
+        parts = [SECOND.parse(second), MINUTE.parse(minute), HOUR.parse(hour)]
+        parts += [MONTH_DAY.parse(month_day), MONTH.parse(month), day.parse(week_day)]
+        years = YEAR.parse(words[5]).values if len(words) == 6 else ()
+        found = cls(" ".join(part.to_cronsim for part in parts), years, parts[2].is_all)
         if not found.is_possible():
             raise ExpressionError("none of its months has such a day; choose another day")
         return found
@@ -74,10 +74,10 @@ class Expression:
         except CronSimError:
             return False
 
-    def after(self, moment: datetime) -> datetime | None:
+    def next_after(self, moment: datetime) -> datetime | None:
         """The first time later than `moment`, both as clocks show them; None after the last."""
         while True:
-            start = self._in_a_year_of_its_own(moment)
+            start = self._skip_to_matching_year(moment)
             if start is None:
                 return None
             found = next(self._search(start), None)
@@ -85,7 +85,7 @@ class Expression:
                 return found
             moment = found
 
-    def _in_a_year_of_its_own(self, moment: datetime) -> datetime | None:
+    def _skip_to_matching_year(self, moment: datetime) -> datetime | None:
         """`moment`, or else the last one before the next of its years; None after the last."""
         if not self.years or moment.year in self.years:
             return moment

@@ -19,20 +19,20 @@ class ExpressionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FieldValues:
     """What one field says."""
 
     values: tuple[int, ...]
     is_all: bool  # and then it has no values
-    special: tuple[str, ...] = ()  # as cronsim reads them: days that depend on the month
+    month_days: tuple[str, ...] = ()  # as cronsim reads them: days that depend on the month
 
     @property
-    def written(self) -> str:
-        return "*" if self.is_all else ",".join([*map(str, self.values), *self.special])
+    def to_cronsim(self) -> str:
+        return "*" if self.is_all else ",".join([*map(str, self.values), *self.month_days])
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CronField:
     """A field's name for people, what can be in it, and how its items are read."""
 
     name: str
@@ -43,24 +43,24 @@ class Field:
     sunday: int = 0
     last: int | None = None  # where an item without an end ends, if not at `high`
 
-    def read(self, word: str) -> Part:
-        if word == "*" or (word == "?" and (self is MONTH_DAY or self.is_week)):
-            return Part((), is_all=True)
+    def parse(self, word: str) -> FieldValues:
+        if word == "*" or (word == "?" and (self is MONTH_DAY or self.is_weekday)):
+            return FieldValues((), is_all=True)
         values: set[int] = set()
         special: set[str] = set()
         for item in word.split(","):
-            if found := self._special(item):
+            if found := self._parse_special(item):
                 special.add(found)
             else:
-                values.update(self._item(item))
-        if self.is_week:
-            values = {self._crontab_day(value) for value in values}
+                values.update(self._parse_item(item))
+        if self.is_weekday:
+            values = {self._to_crontab_day(value) for value in values}
         if len(values) == self.size:
-            return Part((), is_all=True)
-        return Part(tuple(sorted(values)), False, tuple(sorted(special)))
+            return FieldValues((), is_all=True)
+        return FieldValues(tuple(sorted(values)), False, tuple(sorted(special)))
 
     @property
-    def is_week(self) -> bool:
+    def is_weekday(self) -> bool:
         return self in (DAY, CRONTAB_DAY)
 
     @property
@@ -72,58 +72,58 @@ class Field:
     def _end(self) -> int:
         return self.high if self.last is None else self.last
 
-    def _item(self, item: str) -> range | list[int]:
+    def _parse_item(self, item: str) -> range | list[int]:
         """`*`, a value or a range, and perhaps a step."""
         base, slash, step_text = item.partition("/")
-        step = self._number(step_text, item) if slash else 1
+        step = self._parse_number(step_text, item) if slash else 1
         if step < 1:
             raise ExpressionError(f"{self.name} {item}: a step is 1 or more")
         if base == "*":
             return range(self.low, self._end + 1, step)
         start_text, dash, end_text = base.partition("-")
-        start = self._value(start_text, item)
+        start = self._parse_value(start_text, item)
         if not dash:
             return range(start, max(start, self._end) + 1, step) if slash else [start]
-        end = self._value(end_text, item)
+        end = self._parse_value(end_text, item)
         if start <= end:
             return range(start, end + 1, step)
-        if self.is_week:  # over the end of the week, wherever a week ends
+        if self.is_weekday:  # over the end of the week, wherever a week ends
             return [(day - self.low) % 7 + self.low for day in range(start, end + 8, step)]
         raise ExpressionError(
             f"{self.name} {item}: {start_text} is after {end_text}; "
             f"write {start_text}-{self.high},{self.low}-{end_text}"
         )
 
-    def _special(self, item: str) -> str | None:
+    def _parse_special(self, item: str) -> str | None:
         """Days that depend on the month: the last one, the second Monday, the last Friday."""
         if self is MONTH_DAY and item in ("L", "LW"):
             return item
-        if not self.is_week:
+        if not self.is_weekday:
             return None
         day, mark, nth = item.partition("#")
         if mark:
             if nth not in ("1", "2", "3", "4", "5"):
                 raise ExpressionError(f"{self.name} {item}: after # goes 1 to 5")
-            return f"{self._crontab_day(self._value(day, item))}#{nth}"
+            return f"{self._to_crontab_day(self._parse_value(day, item))}#{nth}"
         if item.endswith("L"):
-            return f"{self._crontab_day(self._value(item[:-1], item))}L"
+            return f"{self._to_crontab_day(self._parse_value(item[:-1], item))}L"
         return None
 
-    def _crontab_day(self, value: int) -> int:
+    def _to_crontab_day(self, value: int) -> int:
         """With Sunday as 0."""
         return (value - self.sunday) % 7
 
-    def _value(self, text: str, item: str) -> int:
+    def _parse_value(self, text: str, item: str) -> int:
         named = [n for n, name in enumerate(self.names) if len(text) > 2 and name.startswith(text)]
         if named:
             return named[0] + self.first_name
-        value = self._number(text, item)
+        value = self._parse_number(text, item)
         if not self.low <= value <= self.high:
             hint = " (SUN is 1)" if self is DAY else ""
             raise ExpressionError(f"{self.name} {value} is not within {self.low}-{self.high}{hint}")
         return value
 
-    def _number(self, text: str, item: str) -> int:
+    def _parse_number(self, text: str, item: str) -> int:
         if not (text.isascii() and text.isdigit()):
             names = f", or {self.names[0][:3]} to {self.names[-1][:3]}" if self.names else ""
             raise ExpressionError(
@@ -133,12 +133,12 @@ class Field:
         return int(text[:9])
 
 
-SECOND = Field("second", 0, 59)
-MINUTE = Field("minute", 0, 59)
-HOUR = Field("hour", 0, 23)
-MONTH_DAY = Field("day of the month", 1, 31)
-MONTH = Field("month", 1, 12, MONTHS, first_name=1)
+SECOND = CronField("second", 0, 59)
+MINUTE = CronField("minute", 0, 59)
+HOUR = CronField("hour", 0, 23)
+MONTH_DAY = CronField("day of the month", 1, 31)
+MONTH = CronField("month", 1, 12, MONTHS, first_name=1)
 # Seven fields and six count days from Sunday as 1, crontab's five from Sunday as 0, or 7.
-DAY = Field("day of the week", 1, 7, DAYS, first_name=1, sunday=1)
-CRONTAB_DAY = Field("day of the week", 0, 7, DAYS, last=6)
-YEAR = Field("year", 1970, 2099)
+DAY = CronField("day of the week", 1, 7, DAYS, first_name=1, sunday=1)
+CRONTAB_DAY = CronField("day of the week", 0, 7, DAYS, last=6)
+YEAR = CronField("year", 1970, 2099)

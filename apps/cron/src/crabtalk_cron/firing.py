@@ -7,10 +7,10 @@ from pathlib import Path
 from crabtalk.client import connect
 from crabtalk.protocol import wire
 
-from .entry import Entry
+from .entry import CronEntry
 
 
-async def fire(home: Path, entry: Entry, begun: Callable[[], Awaitable[None]]) -> str:
+async def run_turn(home: Path, entry: CronEntry, begun: Callable[[], Awaitable[None]]) -> str:
     """Has the agent told, and reads its answer to the end: it is kept in the conversation.
 
     `begun` is called once, when the daemon has taken the turn on. Returns the error the turn ended

@@ -4,25 +4,25 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 
-from .clock import Clock
-from .entry import Entry
+from .clock import CronClock
+from .entry import CronEntry
 
 
-def next_of(entry: Entry, count: int) -> list[datetime]:
-    ticks = islice(entry.schedule.ticks(Clock().now()), count)
+def list_next_times(entry: CronEntry, count: int) -> list[datetime]:
+    ticks = islice(entry.schedule.iterate_ticks(CronClock().now()), count)
     return [datetime.fromtimestamp(tick.moment, entry.schedule.zone) for tick in ticks]
 
 
-def rows(entry: Entry, moments: list[datetime]) -> list[tuple[str, ...]]:
-    who = one_line(f"{entry.agent} {one_line(entry.content, 40)}")
+def build_rows(entry: CronEntry, moments: list[datetime]) -> list[tuple[str, ...]]:
+    who = to_one_line(f"{entry.agent} {to_one_line(entry.content, 40)}")
     later = f" and up to {entry.jitter:g} s later" if entry.jitter else ""
     said = [f"{moment:%a %Y-%m-%d %H:%M:%S %z}{later}" for moment in moments] or ["never"]
     return [(str(entry.id), who, when) for when in said]
 
 
-def as_json(entry: Entry, moments: list[datetime]) -> dict[str, Any]:
+def to_json(entry: CronEntry, moments: list[datetime]) -> dict[str, Any]:
     return {
         "id": entry.id,
         "agent": entry.agent,

@@ -12,19 +12,19 @@ from pathlib import Path
 from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyError
 from crabtalk.protocol import FrameError
 
-from .clock import Clock
-from .entry import Entry
-from .firing import fire
-from .reading import AT_ONCE, Reading
-from .timetable import Due, Timetable
-from .watcher import LOOK_EVERY, Watcher
+from .clock import CronClock
+from .entry import CronEntry
+from .firing import run_turn
+from .reading import DEFAULT_AT_ONCE, CronsFile
+from .timetable import DueEntry, Timetable
+from .watcher import POLL_INTERVAL, CronsFileWatcher
 
 # Seconds. A machine that slept through a time, or finds no daemon, is too late after so long.
 TOO_LATE = 60.0
 # Between two tries to find a daemon.
 TRY_EVERY = 1.0
 # The longest sleep: a clock that is set in the meantime is noticed by then.
-NAP = 1.0
+MAX_SLEEP = 1.0
 # A turn is waited for so long; it goes on, but others may be fired in its place.
 LONGEST_TURN = 3600.0
 # At the end, for turns the daemon has been asked for and has not yet taken on.
@@ -33,64 +33,66 @@ GRACE = 2.0
 log = logging.getLogger(__name__)
 
 
-class Runner:
-    def __init__(self, home: Path, clock: Clock | None = None) -> None:
+class CronRunner:
+    def __init__(self, home: Path, clock: CronClock | None = None) -> None:
         self._home = home
-        self._clock = clock or Clock()
+        self._clock = clock or CronClock()
         self._timetable = Timetable(self._clock)
-        self._watcher = Watcher(home / "config" / "crons.toml")
-        self._file = asyncio.Lock()
-        self._zone = self._clock.zone()
-        self._last = Reading()
-        self._at_once = AT_ONCE
-        self._waiting: dict[int, Due] = {}  # by the entry's id, the first to come first
+        self._watcher = CronsFileWatcher(home / "config" / "crons.toml")
+        self._file_lock = asyncio.Lock()
+        self._zone = self._clock.read_zone()
+        self._last_read = CronsFile()
+        self._at_once = DEFAULT_AT_ONCE
+        self._waiting: dict[int, DueEntry] = {}  # by the entry's id, the first to come first
         self._firing: dict[int, asyncio.Task[None]] = {}
-        self._seeking: set[int] = set()  # those that found no daemon, and try again
-        self._asked: dict[int, asyncio.Event] = {}  # not yet taken on by the daemon
-        self._spent: set[Entry] = set()  # fired once, and still in the file
+        self._retrying: set[int] = set()  # those that found no daemon, and try again
+        self._requested: dict[int, asyncio.Event] = {}  # not yet taken on by the daemon
+        self._fired_once: set[CronEntry] = set()  # fired once, and still in the file
         self._changed = asyncio.Event()
         self._is_stopping = False
 
     async def run(self) -> None:
         """Until cancelled. Then nothing more is fired; turns go on at the daemon."""
-        self._start_with(await asyncio.to_thread(self._watcher.read))
+        self._load_first(await asyncio.to_thread(self._watcher.read_file))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch())
-                group.create_task(self._keep_time())
+                group.create_task(self._run_clock())
         finally:
             await self._stop()
 
     # ── The file ────────────────────────────────────────────────────────────────────────────
 
-    def _start_with(self, found: Reading) -> None:
+    def _load_first(self, found: CronsFile) -> None:
         """Entries without a mistake are not made to wait for those with one."""
-        self._last = found
-        self._say(found, "the others run" if found.entries else "nothing runs until it is mended")
-        self._take_up(found)
+        self._last_read = found
+        self._log_problems(
+            found, "the others run" if found.entries else "nothing runs until it is mended"
+        )
+        self._apply_file(found)
         log.info("%d entries in %s", len(found.entries), self._watcher.path)
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY)
-            async with self._file:
-                found = await asyncio.to_thread(self._watcher.look)
-            if found is None or found == self._last:
+            await asyncio.sleep(POLL_INTERVAL)
+            async with self._file_lock:
+                found = await asyncio.to_thread(self._watcher.check_file)
+            if found is None or found == self._last_read:
                 continue
-            self._last = found
-            self._say(found, "what ran before goes on")
+            self._last_read = found
+            self._log_problems(found, "what ran before goes on")
             if not found.mistakes:
-                self._take_up(found)
+                self._apply_file(found)
                 log.info("%s has changed: %d entries", self._watcher.path, len(found.entries))
 
-    def _take_up(self, found: Reading) -> None:
+    def _apply_file(self, found: CronsFile) -> None:
         self._at_once = found.at_once
-        self._spent &= set(found.entries)
-        left = [entry for entry in found.entries if entry not in self._spent]
+        self._fired_once &= set(found.entries)
+        left = [entry for entry in found.entries if entry not in self._fired_once]
         self._timetable.replace(left, self._clock.now())
         self._changed.set()
 
-    def _say(self, found: Reading, consequence: str) -> None:
+    def _log_problems(self, found: CronsFile, consequence: str) -> None:
         for remark in found.remarks:
             log.warning("%s, %s", self._watcher.path, remark)
         for mistake in found.mistakes:
@@ -98,27 +100,27 @@ class Runner:
 
     # ── The clock ───────────────────────────────────────────────────────────────────────────
 
-    async def _keep_time(self) -> None:
+    async def _run_clock(self) -> None:
         while True:
-            self._look_at_clock()
-            await self._clock.wait(self._changed, self._nap())
+            self._check_clock()
+            await self._clock.wait(self._changed, self._sleep_time())
             self._changed.clear()
 
-    def _look_at_clock(self) -> None:
+    def _check_clock(self) -> None:
         now = self._clock.now()
-        if (zone := self._clock.zone()) != self._zone:
+        if (zone := self._clock.read_zone()) != self._zone:
             self._zone = zone
-            self._timetable.plan_anew(now)
-        for due in self._timetable.due(now):
-            if self._is_wanted(due, now):
+            self._timetable.replan(now)
+        for due in self._timetable.pop_due(now):
+            if self._should_fire(due, now):
                 self._waiting[due.entry.id] = due
-        self._fire_what_fits()
+        self._fire_waiting()
 
-    def _nap(self) -> float:
-        moment = self._timetable.next()
-        return NAP if moment is None else min(NAP, max(0.0, moment - self._clock.now()))
+    def _sleep_time(self) -> float:
+        moment = self._timetable.next_moment()
+        return MAX_SLEEP if moment is None else min(MAX_SLEEP, max(0.0, moment - self._clock.now()))
 
-    def _is_wanted(self, due: Due, now: float) -> bool:
+    def _should_fire(self, due: DueEntry, now: float) -> bool:
         entry = due.entry
         if entry.schedule.is_quiet(due.tick):
             log.debug("%s: these are quiet hours", entry.title)
@@ -126,7 +128,7 @@ class Runner:
         if now - due.moment > TOO_LATE:
             log.warning("%s: its time was %d s ago, passed over", entry.title, now - due.moment)
             return False
-        if entry.id in self._seeking:  # which is said already, and not every second
+        if entry.id in self._retrying:  # which is said already, and not every second
             return False
         if entry.id in self._firing or entry.id in self._waiting:
             log.info("%s: its last turn is not over, passed over", entry.title)
@@ -135,17 +137,17 @@ class Runner:
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
-    def _fire_what_fits(self) -> None:
+    def _fire_waiting(self) -> None:
         while self._waiting and len(self._firing) < self._at_once and not self._is_stopping:
             due = self._waiting.pop(next(iter(self._waiting)))
             self._firing[due.entry.id] = asyncio.create_task(self._fire(due))
 
-    async def _fire(self, due: Due) -> None:
+    async def _fire(self, due: DueEntry) -> None:
         entry = due.entry
         try:
             async with asyncio.timeout(LONGEST_TURN):
                 for number in count():
-                    if await self._try(due, is_first=number == 0):
+                    if await self._try_once(due, is_first=number == 0):
                         break
                     await asyncio.sleep(TRY_EVERY)
         except TimeoutError:
@@ -154,10 +156,10 @@ class Runner:
             log.exception("%s: a fault of crabtalk-cron", entry.title)
         finally:
             del self._firing[entry.id]
-            self._seeking.discard(entry.id)
-            self._fire_what_fits()
+            self._retrying.discard(entry.id)
+            self._fire_waiting()
 
-    async def _try(self, due: Due, *, is_first: bool) -> bool:
+    async def _try_once(self, due: DueEntry, *, is_first: bool) -> bool:
         """False when it should be tried again, since there is no daemon."""
         entry, now = due.entry, self._clock.now()
         if not self._timetable.holds(entry):
@@ -166,9 +168,9 @@ class Runner:
         if entry.schedule.is_quiet_at(now):
             log.info("%s: quiet hours began before it was fired", entry.title)
             return True
-        asked = self._asked[entry.id] = asyncio.Event()
+        asked = self._requested[entry.id] = asyncio.Event()
         try:
-            error = await fire(self._home, entry, lambda: self._begun(entry))
+            error = await run_turn(self._home, entry, lambda: self._on_begun(entry))
         except CannotConnectError as problem:
             return self._has_given_up(due, problem, is_first=is_first)
         except (ServerError, UnexpectedReplyError, FrameError, OSError) as problem:
@@ -179,33 +181,33 @@ class Runner:
             else:
                 log.info("%s: done", entry.title)
         finally:
-            self._asked.pop(entry.id, asked).set()
+            self._requested.pop(entry.id, asked).set()
         return True
 
-    def _has_given_up(self, due: Due, problem: Exception, *, is_first: bool) -> bool:
+    def _has_given_up(self, due: DueEntry, problem: Exception, *, is_first: bool) -> bool:
         if self._is_stopping or self._clock.now() + TRY_EVERY - due.moment > TOO_LATE:
             log.error("%s: %s; tried again at its next time", due.entry.title, problem)
             return True
         if is_first:
             log.warning("%s: %s; tried again for a minute", due.entry.title, problem)
-        self._seeking.add(due.entry.id)
+        self._retrying.add(due.entry.id)
         return False
 
-    async def _begun(self, entry: Entry) -> None:
-        self._seeking.discard(entry.id)
+    async def _on_begun(self, entry: CronEntry) -> None:
+        self._retrying.discard(entry.id)
         log.info("%s: fired", entry.title)
         if entry.once:
-            self._spent.add(entry)
+            self._fired_once.add(entry)
             self._timetable.remove(entry)
-            await self._take_out(entry)
-        self._asked.pop(entry.id).set()
+            await self._remove_from_file(entry)
+        self._requested.pop(entry.id).set()
 
-    async def _take_out(self, entry: Entry) -> None:
+    async def _remove_from_file(self, entry: CronEntry) -> None:
         """An entry that is for once. What cannot be taken out is not fired again while we run."""
         try:
-            async with self._file:
-                await asyncio.to_thread(self._watcher.remove, entry)
-                self._spent.discard(entry)
+            async with self._file_lock:
+                await asyncio.to_thread(self._watcher.remove_entry, entry)
+                self._fired_once.discard(entry)
         except (OSError, ValueError) as error:
             log.error(  # noqa: TRY400
                 "%s: cannot be taken out of %s: %s; take it out yourself, or it is fired again "
@@ -220,7 +222,7 @@ class Runner:
         log.info("stopping: %d turns go on at the daemon", len(self._firing))
         self._is_stopping = True
         self._waiting.clear()
-        asked = [asyncio.create_task(begun.wait()) for begun in self._asked.values()]
+        asked = [asyncio.create_task(begun.wait()) for begun in self._requested.values()]
         if asked:
             _, late = await asyncio.wait(asked, timeout=GRACE)
             for task in late:

@@ -8,27 +8,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, tzinfo
 
-from .expression import Expression
+from .expression import CronExpression
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 # Quiet ticks in a row after which there are only such.
-MOST_QUIET = 5000
+MAX_QUIET_TICKS = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class ScheduleTick:
     """A time that a schedule is for: the moment, and what it says on the schedule.
 
     The two differ by a turn of the clock when the schedule says an hour that is left out.
     """
 
     moment: float
-    wall: datetime
+    wall_time: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class QuietHours:
     """From `start` until just before `end`, over midnight if need be."""
 
     start: time
@@ -40,99 +40,99 @@ class Quiet:
             return self.start <= shown < self.end
         return shown >= self.start or shown < self.end
 
-    def end_after(self, moment: datetime) -> datetime:
+    def next_end(self, moment: datetime) -> datetime:
         """When clocks show its end next."""
         end = datetime.combine(moment.date(), self.end)
         return end if end > moment else end + timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    expression: Expression
+class CronSchedule:
+    expression: CronExpression
     zone: tzinfo
-    quiet: Quiet | None = None
+    quiet: QuietHours | None = None
 
-    def after(self, moment: float) -> Tick | None:
+    def next_after(self, moment: float) -> ScheduleTick | None:
         """The first tick later than `moment`, quiet or not.
 
         A schedule for every hour counts time as it passes. Any other goes by what clocks show, and
         has each time once: that of two hours in the first, that of none when the clock is turned.
         """
-        return self._passing(moment) if self.expression.is_hourly else self._shown_once(moment)
+        return self._next_elapsed(moment) if self.expression.is_hourly else self._next_shown(moment)
 
-    def ticks(self, moment: float) -> Iterator[Tick]:
+    def iterate_ticks(self, moment: float) -> Iterator[ScheduleTick]:
         """All that are not quiet, later than `moment`."""
         quiet = 0
-        while quiet < MOST_QUIET and (tick := self.after(moment)) is not None:
+        while quiet < MAX_QUIET_TICKS and (tick := self.next_after(moment)) is not None:
             moment = tick.moment
             if not self.is_quiet(tick):
                 quiet = 0
                 yield tick
             elif self.quiet is not None:
                 quiet += 1
-                end = self._reached(self.quiet.end_after(self._wall(moment)))
-                moment = max(moment, min(end, self._turn(moment) or end) - 1)
+                end = self._first_moment(self.quiet.next_end(self._to_wall_time(moment)))
+                moment = max(moment, min(end, self._find_clock_change(moment) or end) - 1)
 
-    def is_quiet(self, tick: Tick) -> bool:
+    def is_quiet(self, tick: ScheduleTick) -> bool:
         """Also if it is only the schedule that says a quiet time, not the clock."""
         return self.quiet is not None and (
-            self.quiet.covers(tick.wall) or self.is_quiet_at(tick.moment)
+            self.quiet.covers(tick.wall_time) or self.is_quiet_at(tick.moment)
         )
 
     def is_quiet_at(self, moment: float) -> bool:
-        return self.quiet is not None and self.quiet.covers(self._shown(moment))
+        return self.quiet is not None and self.quiet.covers(self._to_local(moment))
 
-    def _passing(self, moment: float) -> Tick | None:
-        wall = self._wall(moment)
-        if (turn := self._turn(moment)) is not None:
+    def _next_elapsed(self, moment: float) -> ScheduleTick | None:
+        wall = self._to_wall_time(moment)
+        if (turn := self._find_clock_change(moment)) is not None:
             # Clocks go on as they do until then, and from then on may show what they have shown.
-            found = self.expression.after(wall)
+            found = self.expression.next_after(wall)
             if found is not None:
                 reached = math.floor(moment) + (found - wall).total_seconds()
                 if reached < turn:
-                    return Tick(reached, found)
-            moment, wall = turn - 1, self._wall(turn) - SECOND
+                    return ScheduleTick(reached, found)
+            moment, wall = turn - 1, self._to_wall_time(turn) - SECOND
         later: datetime | None = wall
-        while later is not None and (later := self.expression.after(later)) is not None:
+        while later is not None and (later := self.expression.next_after(later)) is not None:
             for fold in (0, 1):
                 reached = later.replace(tzinfo=self.zone, fold=fold).timestamp()
-                if reached > moment and self._wall(reached) == later:
-                    return Tick(reached, later)
+                if reached > moment and self._to_wall_time(reached) == later:
+                    return ScheduleTick(reached, later)
         return None
 
-    def _shown_once(self, moment: float) -> Tick | None:
-        wall: datetime | None = self._wall(moment)
-        while wall is not None and (wall := self.expression.after(wall)) is not None:
-            if (reached := self._reached(wall)) > moment:
-                return Tick(reached, wall)
+    def _next_shown(self, moment: float) -> ScheduleTick | None:
+        wall: datetime | None = self._to_wall_time(moment)
+        while wall is not None and (wall := self.expression.next_after(wall)) is not None:
+            if (reached := self._first_moment(wall)) > moment:
+                return ScheduleTick(reached, wall)
         return None
 
-    def _turn(self, moment: float) -> int | None:
+    def _find_clock_change(self, moment: float) -> int | None:
         """When clocks are turned, if that is within a day."""
         start = math.floor(moment)
         end = start + 86400
-        offset = self._shown(start).utcoffset()
-        if self._shown(end).utcoffset() == offset:
+        offset = self._to_local(start).utcoffset()
+        if self._to_local(end).utcoffset() == offset:
             return None
         while end - start > 1:
             middle = (start + end) // 2
-            if self._shown(middle).utcoffset() == offset:
+            if self._to_local(middle).utcoffset() == offset:
                 start = middle
             else:
                 end = middle
         return end
 
-    def _wall(self, moment: float) -> datetime:
-        return self._shown(moment).replace(tzinfo=None, fold=0)
+    def _to_wall_time(self, moment: float) -> datetime:
+        return self._to_local(moment).replace(tzinfo=None, fold=0)
 
-    def _shown(self, moment: float) -> datetime:
+    def _to_local(self, moment: float) -> datetime:
         return datetime.fromtimestamp(math.floor(moment), self.zone)
 
-    def _reached(self, wall: datetime) -> float:
+    def _first_moment(self, wall: datetime) -> float:
         """When clocks first show that time, or one that is later."""
         while True:
             moment = wall.replace(tzinfo=self.zone).timestamp()
-            if self._wall(moment) == wall:
+            if self._to_wall_time(moment) == wall:
                 return moment
             # Clocks are turned at full minutes.
             wall = wall.replace(second=0) + MINUTE

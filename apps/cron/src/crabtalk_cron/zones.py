@@ -22,10 +22,10 @@ class LocalZone(tzinfo):
         return datetime.fromtimestamp(seconds).replace(tzinfo=self)
 
 
-LOCAL = LocalZone()
+LOCAL_ZONE = LocalZone()
 
 
-def zone_called(name: str) -> tzinfo:
+def find_zone(name: str) -> tzinfo:
     """Raises ValueError."""
     try:
         return ZoneInfo(name)

@@ -9,31 +9,31 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Cache(Generic[K, V]):
+class ExpiringCache(Generic[K, V]):
     def __init__(
         self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._capacity = capacity
         self._seconds = seconds
         self._clock = clock
-        self._kept: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        kept = self._kept.get(key)
+        kept = self._entries.get(key)
         if kept is None:
             return None
         until, value = kept
         if self._clock() >= until:
-            del self._kept[key]
+            del self._entries[key]
             return None
-        self._kept.move_to_end(key)
+        self._entries.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        self._kept[key] = (self._clock() + self._seconds, value)
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
+        self._entries[key] = (self._clock() + self._seconds, value)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)

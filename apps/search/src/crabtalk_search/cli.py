@@ -12,7 +12,7 @@ import click
 from . import __version__
 
 if TYPE_CHECKING:
-    from .tools import Tools
+    from .tools import SearchTools
 
 T = TypeVar("T")
 
@@ -46,10 +46,10 @@ json_option = click.option(
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 def run(home: Path | None, verbose: bool) -> None:
     """Offer both tools to every agent of the daemon, until Ctrl+C or SIGTERM."""
-    from .component import service
+    from .component import make_service
 
-    with complaints():
-        service(home).run(home, verbose=verbose)
+    with exit_on_errors():
+        make_service(home).run(home, verbose=verbose)
 
 
 @main.command()
@@ -65,12 +65,12 @@ def search(query: tuple[str, ...], page: int, home: Path | None, in_json: bool) 
       crabtalk-search search tide tables
       crabtalk-search search "tide tables" --json
     """
-    with complaints():
-        answer = use(home, lambda tools: tools.search(" ".join(query), page))
-        from .tools import answer_as_text, as_json
+    with exit_on_errors():
+        answer = call_tools(home, lambda tools: tools.search(" ".join(query), page))
+        from .tools import format_answer, to_json
 
         if in_json or answer.results or not answer.engine_errors:
-            click.echo(as_json(answer) if in_json else answer_as_text(answer))
+            click.echo(to_json(answer) if in_json else format_answer(answer))
         for failure in answer.engine_errors:
             click.echo(f"crabtalk-search: {failure.engine}: {failure.error}", err=True)
     if not answer.results and answer.engine_errors:
@@ -89,38 +89,38 @@ def fetch(url: str, home: Path | None, in_json: bool) -> None:
       crabtalk-search fetch https://example.com
       crabtalk-search fetch https://example.com --json
     """
-    with complaints():
-        page = use(home, lambda tools: tools.fetch(url))
-        from .tools import as_json, page_as_text
+    with exit_on_errors():
+        page = call_tools(home, lambda tools: tools.fetch(url))
+        from .tools import format_page, to_json
 
-        click.echo(as_json(page) if in_json else page_as_text(page))
+        click.echo(to_json(page) if in_json else format_page(page))
 
 
-def use(home: Path | None, ask: "Callable[[Tools], Awaitable[T]]") -> T:
+def call_tools(home: Path | None, ask: "Callable[[SearchTools], Awaitable[T]]") -> T:
     """What the tools answer, as the configuration in `home` has them."""
-    from .component import config_path
-    from .config import load_config, warn_of_unknown
+    from .component import find_config_path
+    from .config import load_config, warn_of_unknown_keys
 
-    config = load_config(config_path(home))
-    warn_of_unknown(config)
+    config = load_config(find_config_path(home))
+    warn_of_unknown_keys(config)
 
     async def asked() -> T:
-        from .tools import tools
+        from .tools import open_tools
 
-        async with tools(config) as both:
+        async with open_tools(config) as both:
             return await ask(both)
 
     return asyncio.run(asked())
 
 
 @contextmanager
-def complaints() -> Iterator[None]:
+def exit_on_errors() -> Iterator[None]:
     """What goes wrong is one sentence on stderr and status 1; Ctrl+C is 130."""
-    from .errors import ConfigError, FetchError, SearchError
+    from .errors import FetchError, SearchConfigError, SearchError
 
     try:
         yield
-    except (ConfigError, FetchError, SearchError) as error:
+    except (SearchConfigError, FetchError, SearchError) as error:
         click.echo(f"crabtalk-search: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:

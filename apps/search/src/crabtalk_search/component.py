@@ -6,43 +6,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crabtalk.component import McpService, Place
+from crabtalk.component import ComponentPaths, McpService
 from crabtalk.transport import default_home
 
-from .config import Config, load_config, warn_of_unknown
+from .config import SearchConfig, load_config, warn_of_unknown_keys
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
-    from .tools import Tools
+    from .tools import SearchTools
 
 NAME = "search"
 DESCRIPTION = "Web search and readable pages for agents"
 
 
-def service(home: Path | None = None) -> McpService:
+def make_service(home: Path | None = None) -> McpService:
     """Raises ConfigError when its configuration cannot be read."""
-    config = load_config(config_path(home))
+    config = load_config(find_config_path(home))
     return McpService(NAME, DESCRIPTION, partial(make_server, config))
 
 
-def config_path(home: Path | None) -> Path:
-    return Place(home or default_home(), NAME).config
+def find_config_path(home: Path | None) -> Path:
+    return ComponentPaths(home or default_home(), NAME).config_path
 
 
-def make_server(config: Config) -> "MCPServer[Tools]":
+def make_server(config: SearchConfig) -> "MCPServer[SearchTools]":
     from mcp.server import MCPServer
     from mcp.server.mcpserver import Context
     from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
     from .errors import FetchError, SearchError
-    from .tools import Tools, as_json, tools
+    from .tools import SearchTools, open_tools, to_json
 
-    warn_of_unknown(config)
+    warn_of_unknown_keys(config)
 
     @asynccontextmanager
-    async def lifespan(_: MCPServer[Tools]) -> AsyncIterator[Tools]:
-        async with tools(config) as both:
+    async def lifespan(_: MCPServer[SearchTools]) -> AsyncIterator[SearchTools]:
+        async with open_tools(config) as both:
             yield both
 
     server = MCPServer(NAME, instructions=DESCRIPTION, lifespan=lifespan)
@@ -53,21 +53,21 @@ def make_server(config: Config) -> "MCPServer[Tools]":
 
     @server.tool(annotations=reads)
     async def search(
-        query: str, context: Context[Tools, object], page: int | None = 0
+        query: str, context: Context[SearchTools, object], page: int | None = 0
     ) -> CallToolResult:
         """Search the web with several engines at once. Page 0 holds the best results."""
         both = context.request_context.lifespan_context
         try:
-            return answer(as_json(await both.search(query, page or 0)))
+            return answer(to_json(await both.search(query, page or 0)))
         except SearchError as error:
             return answer(str(error), is_error=True)
 
     @server.tool(annotations=reads)
-    async def fetch(url: str, context: Context[Tools, object]) -> CallToolResult:
+    async def fetch(url: str, context: Context[SearchTools, object]) -> CallToolResult:
         """Read a web page as Markdown. Only public http and https addresses."""
         both = context.request_context.lifespan_context
         try:
-            return answer(as_json(await both.fetch(url)))
+            return answer(to_json(await both.fetch(url)))
         except FetchError as error:
             return answer(str(error), is_error=True)
 

@@ -19,18 +19,18 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .errors import ConfigError
+from .errors import SearchConfigError
 
 Network: TypeAlias = IPv4Network | IPv6Network
 
-FREE = ("bing", "brave", "duck_duck_go", "mojeek", "wikipedia")
+FREE_ENGINES = ("bing", "brave", "duck_duck_go", "mojeek", "wikipedia")
 # Those that need a word of the configuration: the table it stands in, its key, the environment's.
-TOLD = {
+CONFIGURED_ENGINES = {
     "searxng": ("url", ""),
     "brave_api": ("key", "BRAVE_API_KEY"),
     "tavily": ("key", "TAVILY_API_KEY"),
 }
-KNOWN = (*FREE, *TOLD, "ddgs")
+KNOWN_ENGINES = (*FREE_ENGINES, *CONFIGURED_ENGINES, "ddgs")
 
 log = logging.getLogger(__name__)
 
@@ -47,125 +47,131 @@ class FetchConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    engines: tuple[str, ...] = FREE
+class SearchConfig:
+    engines: tuple[str, ...] = FREE_ENGINES
     timeout: float = 10.0
     max_results: int = 20
     cache_ttl: float = 300.0
     cache_capacity: int = 256
     fetch: FetchConfig = FetchConfig()
     # What engines were told, by their names.
-    told: Mapping[str, str] = field(default_factory=dict, repr=False)
+    engine_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     # Keys that mean nothing here.
-    unknown: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
 
 
-def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> SearchConfig:
     """Raises ConfigError. A file that is not there is an empty one."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         document = {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; correct it, or move it away") from None
+        raise SearchConfigError(
+            f"cannot read {path}: {error}; correct it, or move it away"
+        ) from None
     try:
-        return configured(Table(document), environment)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        return parse_config(ConfigTable(document), environment)
+    except SearchConfigError as error:
+        raise SearchConfigError(f"{path}: {error}") from None
 
 
-def warn_of_unknown(config: Config) -> None:
-    for word in config.unknown:
+def warn_of_unknown_keys(config: SearchConfig) -> None:
+    for word in config.unknown_keys:
         log.warning("config/search.toml has %s, which means nothing here and is ignored", word)
 
 
-def configured(table: "Table", environment: Mapping[str, str]) -> Config:
+def parse_config(table: "ConfigTable", environment: Mapping[str, str]) -> SearchConfig:
     told = {}
-    for name, (key, variable) in TOLD.items():
-        value = table.table(name).text(key) or environment.get(variable, "")
+    for name, (key, variable) in CONFIGURED_ENGINES.items():
+        value = table.get_table(name).get_text(key) or environment.get(variable, "")
         if value:
             told[name] = value
-    engines = table.texts("engines", (*FREE, *told))
+    engines = table.get_texts("engines", (*FREE_ENGINES, *told))
     for name in engines:
         check_engine(name, told)
-    fetch = table.table("fetch")
-    default, bounds = Config(), FetchConfig()
-    return Config(
+    fetch = table.get_table("fetch")
+    default, bounds = SearchConfig(), FetchConfig()
+    return SearchConfig(
         engines=tuple(dict.fromkeys(engines)),
-        timeout=table.number("timeout_secs", default.timeout),
-        max_results=int(table.number("max_results", default.max_results)),
-        cache_ttl=table.number("cache_ttl_secs", default.cache_ttl, least=0),
-        cache_capacity=int(table.number("cache_capacity", default.cache_capacity, least=0)),
+        timeout=table.get_number("timeout_secs", default.timeout),
+        max_results=int(table.get_number("max_results", default.max_results)),
+        cache_ttl=table.get_number("cache_ttl_secs", default.cache_ttl, least=0),
+        cache_capacity=int(table.get_number("cache_capacity", default.cache_capacity, least=0)),
         fetch=FetchConfig(
-            timeout=fetch.number("timeout_secs", bounds.timeout),
-            max_bytes=int(fetch.number("max_bytes", bounds.max_bytes)),
-            max_chars=int(fetch.number("max_chars", bounds.max_chars)),
-            max_redirects=int(fetch.number("max_redirects", bounds.max_redirects, least=0)),
-            allow=tuple(map(network, fetch.texts("allow", ()))),
+            timeout=fetch.get_number("timeout_secs", bounds.timeout),
+            max_bytes=int(fetch.get_number("max_bytes", bounds.max_bytes)),
+            max_chars=int(fetch.get_number("max_chars", bounds.max_chars)),
+            max_redirects=int(fetch.get_number("max_redirects", bounds.max_redirects, least=0)),
+            allow=tuple(map(parse_network, fetch.get_texts("allow", ()))),
         ),
-        told=told,
-        unknown=tuple(table.rest()),
+        engine_settings=told,
+        unknown_keys=tuple(table.list_unused_keys()),
     )
 
 
 def check_engine(name: str, told: Mapping[str, str]) -> None:
-    if name not in KNOWN:
-        raise ConfigError(f"there is no engine {name!r}; choose from {', '.join(KNOWN)}")
-    if name in TOLD and name not in told:
-        key, variable = TOLD[name]
+    if name not in KNOWN_ENGINES:
+        raise SearchConfigError(
+            f"there is no engine {name!r}; choose from {', '.join(KNOWN_ENGINES)}"
+        )
+    if name in CONFIGURED_ENGINES and name not in told:
+        key, variable = CONFIGURED_ENGINES[name]
         where = f" or set {variable}" if variable else ""
-        raise ConfigError(f'{name} needs its {key}: give [{name}] {key} = "…"{where}')
+        raise SearchConfigError(f'{name} needs its {key}: give [{name}] {key} = "…"{where}')
 
 
-def network(text: str) -> Network:
+def parse_network(text: str) -> Network:
     try:
         return ip_network(text, strict=False)
     except ValueError:
-        raise ConfigError(
+        raise SearchConfigError(
             f"{text!r} in [fetch] allow is no address: write one such as 127.0.0.1 or 10.0.0.0/8"
         ) from None
 
 
-class Table:
+class ConfigTable:
     """A table of the file, which knows what was never asked of it."""
 
     def __init__(self, values: dict[str, Any], name: str = "") -> None:
         self._values = values
         self._name = name
-        self._tables: dict[str, Table] = {}
-        self._asked: set[str] = set()
+        self._tables: dict[str, ConfigTable] = {}
+        self._used_keys: set[str] = set()
 
-    def table(self, name: str) -> "Table":
+    def get_table(self, name: str) -> "ConfigTable":
         if name not in self._tables:
-            value = self._take(name, {})
+            value = self._get_value(name, {})
             if not isinstance(value, dict):
-                raise ConfigError(f"{name} is a table: write [{name}] and its keys below")
-            self._tables[name] = Table(value, f"{name}.")
+                raise SearchConfigError(f"{name} is a table: write [{name}] and its keys below")
+            self._tables[name] = ConfigTable(value, f"{name}.")
         return self._tables[name]
 
-    def text(self, name: str) -> str:
-        value = self._take(name, "")
+    def get_text(self, name: str) -> str:
+        value = self._get_value(name, "")
         if not isinstance(value, str):
-            raise ConfigError(f"{self._name}{name} is a text: write it in quotes")
+            raise SearchConfigError(f"{self._name}{name} is a text: write it in quotes")
         return value
 
-    def texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        value = self._take(name, list(default))
+    def get_texts(self, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        value = self._get_value(name, list(default))
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            raise ConfigError(f'{self._name}{name} is a list of texts: write {name} = ["…"]')
+            raise SearchConfigError(f'{self._name}{name} is a list of texts: write {name} = ["…"]')
         return tuple(value)
 
-    def number(self, name: str, default: float, least: float = 1e-3) -> float:
-        value = self._take(name, default)
+    def get_number(self, name: str, default: float, least: float = 1e-3) -> float:
+        value = self._get_value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
             bound = "of at least 0" if least == 0 else "above 0"
-            raise ConfigError(f"{self._name}{name} is a number {bound}, not {value!r}: correct it")
+            raise SearchConfigError(
+                f"{self._name}{name} is a number {bound}, not {value!r}: correct it"
+            )
         return value
 
-    def rest(self) -> list[str]:
-        mine = [f"{self._name}{name}" for name in self._values if name not in self._asked]
-        return mine + [name for table in self._tables.values() for name in table.rest()]
+    def list_unused_keys(self) -> list[str]:
+        mine = [f"{self._name}{name}" for name in self._values if name not in self._used_keys]
+        return mine + [name for table in self._tables.values() for name in table.list_unused_keys()]
 
-    def _take(self, name: str, default: Any) -> Any:
-        self._asked.add(name)
+    def _get_value(self, name: str, default: Any) -> Any:
+        self._used_keys.add(name)
         return self._values.get(name, default)

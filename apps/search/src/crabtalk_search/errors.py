@@ -13,5 +13,5 @@ class FetchError(Exception):
     """The page cannot be read."""
 
 
-class ConfigError(Exception):
+class SearchConfigError(Exception):
     """The configuration does not say what to do."""

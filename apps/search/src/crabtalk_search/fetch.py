@@ -13,11 +13,11 @@ from yarl import URL
 
 from . import __version__
 from .config import FetchConfig
-from .content import Kind, decoded, kind_of
+from .content import ContentKind, decode_text, detect_content_kind
 from .errors import FetchError
-from .guard import Guard, RefusedError
-from .reader import Reader, ReadError
-from .web import read_up_to
+from .guard import AddressGuard, AddressRefusedError
+from .reader import PageReader, PageReadError
+from .web import read_at_most
 
 REDIRECTS = (301, 302, 303, 307, 308)
 HEADERS = {
@@ -26,14 +26,14 @@ HEADERS = {
     "Accept-Language": "en-US,en;q=0.9,*;q=0.5",
 }
 # Of addresses, in characters. Few servers take more.
-LONGEST = 8000
-SHOWN = 200
+MAX_ADDRESS_LENGTH = 8000
+MAX_SHOWN_ADDRESS = 200
 # How much of a body is looked at to learn what it is.
-START = 1024
+SNIFF_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FetchedPage:
     """What an address leads to. `url` is where it was found in the end."""
 
     url: str
@@ -43,26 +43,26 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ResponseBody:
     url: URL
-    kind: Kind
+    kind: ContentKind
     data: bytes
     charset: str | None
-    is_cut: bool
+    is_truncated: bool
 
 
-class Fetcher:
+class PageFetcher:
     """As a context: fetches until it is left. No proxy: it would resolve names by itself."""
 
-    def __init__(self, config: FetchConfig, guard: Guard | None = None) -> None:
+    def __init__(self, config: FetchConfig, guard: AddressGuard | None = None) -> None:
         self._config = config
-        self._guard = guard or Guard(config.allow)
-        self._reader = Reader()
+        self._guard = guard or AddressGuard(config.allow)
+        self._reader = PageReader()
 
-    async def __aenter__(self) -> "Fetcher":
+    async def __aenter__(self) -> "PageFetcher":
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=self._guard, use_dns_cache=False, socket_factory=self._guard.socket
+                resolver=self._guard, use_dns_cache=False, socket_factory=self._guard.make_socket
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=HEADERS,
@@ -78,105 +78,116 @@ class Fetcher:
     ) -> None:
         await self._session.close()
 
-    async def fetch(self, address: str) -> Page:
+    async def fetch(self, address: str) -> FetchedPage:
         """Raises FetchError. Cancelled, nothing stays open and no process stays behind."""
         try:
             async with asyncio.timeout(self._config.timeout):
-                body = await self._follow(parsed(address))
-                title, content = await self._read(body)
+                body = await self._follow_redirects(parse_address(address))
+                title, content = await self._read_page(body)
         except TimeoutError:
             raise FetchError(
-                f"{short(address)} took longer than {self._config.timeout:g} s; try another page"
+                f"{shorten_address(address)} took longer than {self._config.timeout:g} s; "
+                "try another page"
             ) from None
-        return Page(str(body.url), title, content, len(content))
+        return FetchedPage(str(body.url), title, content, len(content))
 
-    async def _follow(self, url: URL) -> Body:
+    async def _follow_redirects(self, url: URL) -> ResponseBody:
         for _ in range(self._config.max_redirects + 1):
-            found = await self._ask(url)
-            if isinstance(found, Body):
+            found = await self._request_once(url)
+            if isinstance(found, ResponseBody):
                 return found
             url = found
         most = self._config.max_redirects
-        raise FetchError(f"more than {most} redirects, the last to {short(url)}; fetch that")
+        raise FetchError(
+            f"more than {most} redirects, the last to {shorten_address(url)}; fetch that"
+        )
 
-    async def _ask(self, url: URL) -> Body | URL:
+    async def _request_once(self, url: URL) -> ResponseBody | URL:
         """What is there, or where to look instead."""
         try:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status in REDIRECTS and "Location" in response.headers:
-                    return parsed(response.headers["Location"], url)
+                    return parse_address(response.headers["Location"], url)
                 if response.status >= 400:
-                    raise FetchError(
-                        f"{short(url)} answered {response.status} {response.reason}".rstrip()
-                    )
-                return await self._body(response)
+                    answer = f"{response.status} {response.reason}"
+                    raise FetchError(f"{shorten_address(url)} answered {answer}".rstrip())
+                return await self._read_body(response)
         except aiohttp.ClientConnectorCertificateError as error:
             why = error.certificate_error
             raise FetchError(f"the certificate of {url.host} is not valid: {why}") from None
         except aiohttp.ClientConnectorError as error:
-            if isinstance(error.os_error, RefusedError):
+            if isinstance(error.os_error, AddressRefusedError):
                 raise FetchError(str(error.os_error)) from None
             raise FetchError(f"cannot connect to {url.host}: {error.os_error}") from None
         except aiohttp.InvalidURL as error:
-            raise FetchError(f"{short(url)} is no address that can be fetched: {error}") from None
+            raise FetchError(
+                f"{shorten_address(url)} is no address that can be fetched: {error}"
+            ) from None
         except aiohttp.ClientError as error:
             raise FetchError(
-                f"{short(url)} broke off: {str(error) or type(error).__name__}"
+                f"{shorten_address(url)} broke off: {str(error) or type(error).__name__}"
             ) from None
 
-    async def _body(self, response: aiohttp.ClientResponse) -> Body:
+    async def _read_body(self, response: aiohttp.ClientResponse) -> ResponseBody:
         stated = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind_of(stated, b"") is None:
+        if detect_content_kind(stated, b"") is None:
             raise FetchError(
-                f"{short(response.url)} is {stated}, not text; look for a page about it"
+                f"{shorten_address(response.url)} is {stated}, not text; look for a page about it"
             )
         most = self._config.max_bytes
-        data = await read_up_to(response, most)
-        kind = kind_of(stated, bytes(data[:START]))
+        data = await read_at_most(response, most)
+        kind = detect_content_kind(stated, bytes(data[:SNIFF_BYTES]))
         if kind is None:
-            raise FetchError(f"{short(response.url)} is no text; look for a page about it")
-        return Body(response.url, kind, bytes(data[:most]), response.charset, len(data) > most)
+            raise FetchError(
+                f"{shorten_address(response.url)} is no text; look for a page about it"
+            )
+        return ResponseBody(
+            response.url, kind, bytes(data[:most]), response.charset, len(data) > most
+        )
 
-    async def _read(self, body: Body) -> tuple[str, str]:
+    async def _read_page(self, body: ResponseBody) -> tuple[str, str]:
         most = self._config.max_chars
         if body.kind == "html":
             try:
-                title, content, length = await self._reader.read(
+                title, content, length = await self._reader.read_page(
                     body.data, str(body.url), body.charset, most
                 )
-            except ReadError:
+            except PageReadError:
                 raise FetchError(
-                    f"{short(body.url)} is too deep or too large to read; try another page"
+                    f"{shorten_address(body.url)} is too deep or too large to read; "
+                    "try another page"
                 ) from None
         else:
-            title, content = "", decoded(body.data, body.charset)
+            title, content = "", decode_text(body.data, body.charset)
             length = len(content)
         if length > most:
             content = f"{content[:most]}\n\n[cut: the first {most} characters of {length}]"
-        elif body.is_cut:
+        elif body.is_truncated:
             content += f"\n\n[cut: only the first {self._config.max_bytes} bytes were read]"
         return title, content
 
 
-def parsed(text: str, base: URL | None = None) -> URL:
+def parse_address(text: str, base: URL | None = None) -> URL:
     """Raises FetchError for what is no address of the web."""
-    if len(text) > LONGEST:
-        raise FetchError(f"the address is longer than {LONGEST} characters: shorten it")
+    if len(text) > MAX_ADDRESS_LENGTH:
+        raise FetchError(f"the address is longer than {MAX_ADDRESS_LENGTH} characters: shorten it")
     try:
         url = URL(text.strip())
         if base is not None:
             url = base.join(url)
         is_web = url.scheme in ("http", "https") and bool(url.host)
     except ValueError as error:
-        raise FetchError(f"{short(text)!r} is no address: {error}") from None
+        raise FetchError(f"{shorten_address(text)!r} is no address: {error}") from None
     if not is_web:
-        raise FetchError(f"{short(text)!r} is no address of the web: it has to start with https://")
+        raise FetchError(
+            f"{shorten_address(text)!r} is no address of the web: it has to start with https://"
+        )
     if url.user is not None or url.password is not None:
         raise FetchError("the address holds a user or a password: leave them out")
     return url.with_fragment(None)
 
 
-def short(url: URL | str) -> str:
+def shorten_address(url: URL | str) -> str:
     """As errors show it."""
     text = str(url)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_ADDRESS else f"{text[:MAX_SHOWN_ADDRESS]}…"

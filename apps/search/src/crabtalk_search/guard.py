@@ -18,16 +18,16 @@ from .config import Network
 Address: TypeAlias = IPv4Address | IPv6Address
 
 # Public by their numbers, but what answers there is the machine's own cloud.
-CLOUD = (ipaddress.ip_address("168.63.129.16"), ipaddress.ip_address("192.0.0.192"))
+CLOUD_ADDRESSES = (ipaddress.ip_address("168.63.129.16"), ipaddress.ip_address("192.0.0.192"))
 # An IPv4 address in the last 32 bits: translated (RFC 6052, 8215) and compatible ones.
-EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+EMBEDDING_NETWORKS = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
 
 
-class RefusedError(OSError):
+class AddressRefusedError(OSError):
     """No connection is made there."""
 
 
-class Guard(AbstractResolver):
+class AddressGuard(AbstractResolver):
     """Resolves names for a connector, and refuses what is not to be connected to."""
 
     def __init__(
@@ -43,35 +43,35 @@ class Guard(AbstractResolver):
         self._inner = self._inner or ThreadedResolver()
         found = await self._inner.resolve(host, port, family)
         for entry in found:
-            self.check(entry["host"], host)
+            self.check_address(entry["host"], host)
         return found
 
     async def close(self) -> None:
         if self._inner is not None:
             await self._inner.close()
 
-    def check(self, text: str, name: str) -> None:
+    def check_address(self, text: str, name: str) -> None:
         """Raises RefusedError for an address that `name` stands for."""
         address = ipaddress.ip_address(text.partition("%")[0])
-        if not self.allows(address):
+        if not self.allows_address(address):
             at = "" if text == name else f" is at {address}, which"
-            raise RefusedError(
+            raise AddressRefusedError(
                 f"{name}{at} is not a public address; to allow it, add it to [fetch] allow in "
                 "config/search.toml"
             )
 
-    def allows(self, address: Address) -> bool:
+    def allows_address(self, address: Address) -> bool:
         if any(address in network for network in self._allow):
             return True
-        inner = embedded(address)
+        inner = list_embedded_addresses(address)
         if inner:
-            return all(map(self.allows, inner))
+            return all(map(self.allows_address, inner))
         return is_public(address)
 
-    def socket(self, info: AddrInfoType) -> socket.socket:
+    def make_socket(self, info: AddrInfoType) -> socket.socket:
         """The last gate: whatever led here, a literal address too, no socket without a check."""
         family, kind, protocol, _, where = info
-        self.check(str(where[0]), str(where[0]))
+        self.check_address(str(where[0]), str(where[0]))
         return socket.socket(family, kind, protocol)
 
 
@@ -85,10 +85,10 @@ def is_public(address: Address) -> bool:
         or address.is_unspecified
         or getattr(address, "is_site_local", False)
     )
-    return address.is_global and not is_special and address not in CLOUD
+    return address.is_global and not is_special and address not in CLOUD_ADDRESSES
 
 
-def embedded(address: Address) -> list[IPv4Address]:
+def list_embedded_addresses(address: Address) -> list[IPv4Address]:
     """The IPv4 addresses that a packet to this one may end up at."""
     if isinstance(address, IPv4Address):
         return []
@@ -98,6 +98,6 @@ def embedded(address: Address) -> list[IPv4Address]:
         return [address.sixtofour]
     if address.teredo is not None:
         return list(address.teredo)
-    if any(address in network for network in EMBEDDING) and int(address) > 1:
+    if any(address in network for network in EMBEDDING_NETWORKS) and int(address) > 1:
         return [IPv4Address(int(address) & 0xFFFFFFFF)]
     return []

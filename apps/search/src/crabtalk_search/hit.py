@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class EngineHit:
     title: str
     url: str
     description: str = ""

@@ -10,13 +10,13 @@ import sys
 from html_to_markdown import ConversionOptions, convert
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from .content import decoded
+from .content import decode_text
 
 CPU_SECONDS = 10
-MEMORY = 1024 * 1024 * 1024
-TITLE = 500
+MAX_MEMORY = 1024 * 1024 * 1024
+MAX_TITLE = 500
 # Not what a page says, but how it looks, moves, and leads elsewhere.
-FURNITURE = "script, style, nav, footer, aside, noscript, svg, iframe, template, [hidden]"
+DROPPED_SELECTOR = "script, style, nav, footer, aside, noscript, svg, iframe, template, [hidden]"
 
 
 def main() -> None:
@@ -25,41 +25,41 @@ def main() -> None:
     No more than `MOST` characters of text: who asked is not to be flooded either.
     """
     most, url, charset = int(sys.argv[1]), sys.argv[2], " ".join(sys.argv[3:]) or None
-    limit_itself()
-    title, content = readable(decoded(sys.stdin.buffer.read(), charset), url)
-    answer = {"title": title[:TITLE], "content": content[:most], "length": len(content)}
+    set_resource_limits()
+    title, content = extract_readable(decode_text(sys.stdin.buffer.read(), charset), url)
+    answer = {"title": title[:MAX_TITLE], "content": content[:most], "length": len(content)}
     sys.stdout.write(json.dumps(answer))
 
 
-def limit_itself() -> None:
+def set_resource_limits() -> None:
     try:
         import resource
     except ImportError:  # not on Windows, where the deadline of who asked must do
         return
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def readable(html: str, url: str) -> tuple[str, str]:
+def extract_readable(html: str, url: str) -> tuple[str, str]:
     """Title and text; links are absolute, pictures are left out."""
     page = LexborHTMLParser(html)
-    title = title_of(page)
-    for node in page.css(FURNITURE):
+    title = find_title(page)
+    for node in page.css(DROPPED_SELECTOR):
         node.decompose()
     body = page.body
     if body is None:
         return title, ""
     drop_headers(body)
     drop_forms(body)
-    part = main_part(body)
+    part = find_main_part(body)
     options = ConversionOptions(
         skip_images=True, extract_metadata=False, base_url=url, compact_tables=True
     )
     return title, (convert(part.html or "", options).content or "").strip()
 
 
-def title_of(page: LexborHTMLParser) -> str:
+def find_title(page: LexborHTMLParser) -> str:
     for selector, attribute in (("head > title", None), ('meta[property="og:title"]', "content")):
         if (node := page.css_first(selector)) is not None:
             text = node.text() if attribute is None else node.attributes.get(attribute) or ""
@@ -95,7 +95,7 @@ def drop_forms(body: LexborNode) -> None:
             form.unwrap()
 
 
-def main_part(body: LexborNode) -> LexborNode:
+def find_main_part(body: LexborNode) -> LexborNode:
     """The element that says it is the content, if it has most of the text."""
     size = len(body.text())
     for selector in ("main", "[role=main]", "article"):

@@ -8,14 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .hit import Hit
+from .hit import EngineHit
 
-BONUS = 0.5
-TRACKING = re.compile(r"utm_[^=]*|fbclid|gclid|ref")
+ENGINE_BONUS = 0.5
+TRACKING_PATTERN = re.compile(r"utm_[^=]*|fbclid|gclid|ref")
 
 
 @dataclass(slots=True)
-class Result:
+class SearchResult:
     """A page, with the engines that found it."""
 
     title: str
@@ -25,31 +25,33 @@ class Result:
     score: float = 0.0
 
 
-def ranked(found: Mapping[str, Sequence[Hit]], limit: int) -> list[Result]:
+def rank_hits(found: Mapping[str, Sequence[EngineHit]], limit: int) -> list[SearchResult]:
     """The best `limit` pages of what was found, best first; equals in the order of finding."""
-    results: dict[str, Result] = {}
+    results: dict[str, SearchResult] = {}
     for engine, hits in found.items():
         for position, hit in enumerate(hits, 1):
-            result = results.setdefault(key(hit.url), Result(hit.title, hit.url, ""))
+            result = results.setdefault(
+                normalize_url(hit.url), SearchResult(hit.title, hit.url, "")
+            )
             if engine in result.engines:
                 continue  # an engine's second mention of a page is no second opinion
-            result.score += 1 / position + (BONUS if result.engines else 0)
+            result.score += 1 / position + (ENGINE_BONUS if result.engines else 0)
             result.engines.append(engine)
             result.description = max(result.description, hit.description, key=len)
             result.title = result.title or hit.title
     return sorted(results.values(), key=lambda result: -result.score)[:limit]
 
 
-def key(url: str) -> str:
+def normalize_url(url: str) -> str:
     """The same for addresses that differ by `www.`, a last slash, or what tracks readers."""
     address, question, query = url.partition("?")
     if question:
         query, hash_mark, fragment = query.partition("#")
-        kept = [pair for pair in query.split("&") if not is_tracking(pair)]
+        kept = [pair for pair in query.split("&") if not is_tracking_parameter(pair)]
         rest = "&".join(kept)
         url = address + (f"?{rest}" if rest else "") + hash_mark + fragment
     return url.replace("://www.", "://", 1).removesuffix("/")
 
 
-def is_tracking(pair: str) -> bool:
-    return TRACKING.fullmatch(pair.partition("=")[0]) is not None
+def is_tracking_parameter(pair: str) -> bool:
+    return TRACKING_PATTERN.fullmatch(pair.partition("=")[0]) is not None

@@ -5,18 +5,18 @@ import json
 import sys
 
 # At a time; each may take a gigabyte.
-PROCESSES = 4
+MAX_PROCESSES = 4
 
 
-class ReadError(Exception):
+class PageReadError(Exception):
     """The process did not live to tell what is in the page."""
 
 
-class Reader:
+class PageReader:
     def __init__(self) -> None:
-        self._free = asyncio.Semaphore(PROCESSES)
+        self._process_slots = asyncio.Semaphore(MAX_PROCESSES)
 
-    async def read(
+    async def read_page(
         self, data: bytes, url: str, charset: str | None, most: int
     ) -> tuple[str, str, int]:
         """Title, text up to `most` characters, and how many it has. Raises ReadError.
@@ -24,7 +24,7 @@ class Reader:
         Cancelled, the process is killed.
         """
         words = [str(most), url, *([charset] if charset else [])]
-        async with self._free:
+        async with self._process_slots:
             process = await asyncio.create_subprocess_exec(
                 # -P: a file in the working directory is not to pass for a module of ours.
                 *(sys.executable, "-P", "-m", "crabtalk_search.page", *words),
@@ -39,6 +39,6 @@ class Reader:
                     process.kill()
                     await process.wait()
         if process.returncode != 0:
-            raise ReadError
+            raise PageReadError
         read = json.loads(out)
         return read["title"], read["content"], read["length"]

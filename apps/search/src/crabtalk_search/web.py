@@ -15,14 +15,14 @@ import aiohttp
 from .errors import EngineError
 
 # A page of results has a few hundred kilobytes.
-LARGEST = 2 * 1024 * 1024
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
 WINDOWS = "Windows NT 10.0; Win64; x64"
 MAC = "Macintosh; Intel Mac OS X 10_15_7"
 LINUX = "X11; Linux x86_64"
 WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
 SAFARI = "AppleWebKit/605.1.15 (KHTML, like Gecko) Version/26.1 Safari/605.1.15"
 CHROME = f"{WEBKIT} Chrome/142.0.0.0 Safari/537.36"
-DESKTOPS = (
+DESKTOP_USER_AGENTS = (
     f"Mozilla/5.0 ({WINDOWS}) {CHROME}",
     f"Mozilla/5.0 ({WINDOWS}) {CHROME} Edg/142.0.0.0",
     f"Mozilla/5.0 ({WINDOWS}; rv:145.0) Gecko/20100101 Firefox/145.0",
@@ -34,13 +34,13 @@ DESKTOPS = (
 )
 
 
-class Web:
+class EngineClient:
     """As a context: a session that asks until it is left. Honours HTTPS_PROXY and its like."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
 
-    async def __aenter__(self) -> "Web":
+    async def __aenter__(self) -> "EngineClient":
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             cookie_jar=aiohttp.DummyCookieJar(),  # one question is not to colour the next
@@ -56,38 +56,38 @@ class Web:
     ) -> None:
         await self._session.close()
 
-    async def page(self, url: str, **query: str | int) -> str:
+    async def get_page(self, url: str, **query: str | int) -> str:
         """A page of HTML, asked for as a browser would."""
         headers = {
-            "User-Agent": random.choice(DESKTOPS),  # noqa: S311
+            "User-Agent": random.choice(DESKTOP_USER_AGENTS),  # noqa: S311
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
             "Accept-Language": "en-US,en;q=0.9",
         }
-        data, charset = await self._ask("GET", url, params=query, headers=headers)
+        data, charset = await self._request_data("GET", url, params=query, headers=headers)
         return data.decode(charset, "replace")
 
     async def get_json(
         self, url: str, *, headers: Mapping[str, str] | None = None, **query: str | int
     ) -> Any:
-        return await self._json("GET", url, params=query, headers=headers)
+        return await self._request_json("GET", url, params=query, headers=headers)
 
     async def post_json(self, url: str, body: object, *, headers: Mapping[str, str]) -> Any:
-        return await self._json("POST", url, json=body, headers=headers)
+        return await self._request_json("POST", url, json=body, headers=headers)
 
-    async def _json(self, method: str, url: str, **given: Any) -> Any:
-        data, _ = await self._ask(method, url, **given)
+    async def _request_json(self, method: str, url: str, **given: Any) -> Any:
+        data, _ = await self._request_data(method, url, **given)
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
             raise EngineError("it did not answer in JSON; is the address right?") from None
 
-    async def _ask(self, method: str, url: str, **given: Any) -> tuple[bytes, str]:
+    async def _request_data(self, method: str, url: str, **given: Any) -> tuple[bytes, str]:
         try:
             async with self._session.request(method, url, **given) as response:
                 if response.status != 200:
-                    raise EngineError(refusal(response.status, response.reason or ""))
-                data = await read_up_to(response, LARGEST)
-                return bytes(data[:LARGEST]), known_charset(response.charset)
+                    raise EngineError(describe_refusal(response.status, response.reason or ""))
+                data = await read_at_most(response, MAX_ANSWER_BYTES)
+                return bytes(data[:MAX_ANSWER_BYTES]), check_charset(response.charset)
         except TimeoutError:
             raise EngineError(f"no answer in {self._timeout:g} s") from None
         except aiohttp.ClientConnectorError as error:
@@ -96,7 +96,7 @@ class Web:
             raise EngineError(str(error) or type(error).__name__) from None
 
 
-async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytearray:
+async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytearray:
     """The body, but no more than one piece beyond `most` bytes of it."""
     data = bytearray()
     async for piece in response.content.iter_chunked(64 * 1024):
@@ -106,7 +106,7 @@ async def read_up_to(response: aiohttp.ClientResponse, most: int) -> bytearray:
     return data
 
 
-def refusal(status: int, reason: str) -> str:
+def describe_refusal(status: int, reason: str) -> str:
     match status:
         case 401 | 403:
             return f"it refuses us ({status}); check its key, or leave it out of `engines`"
@@ -115,7 +115,7 @@ def refusal(status: int, reason: str) -> str:
     return f"it answered {status} {reason}".rstrip()
 
 
-def known_charset(name: str | None) -> str:
+def check_charset(name: str | None) -> str:
     try:
         "".encode(name or "utf-8")
     except (LookupError, ValueError):

@@ -5,30 +5,33 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crabtalk.component.gateway.cli import Program, gateway_commands
+from crabtalk.component.gateway.cli import GatewayProgram, build_gateway_cli
 
 from . import __version__
 
 if TYPE_CHECKING:
-    from crabtalk.component.gateway import Service, Settings
+    from crabtalk.component.gateway import ChatService, GatewaySettings
 
-NAME = "telegram"
+SERVICE_NAME = "telegram"
 # The settings of its own, with what holds where the file does not say.
-EXTRA = {"webhook_url": "", "webhook_listen": "127.0.0.1:8443"}
+EXTRA_SETTINGS = {"webhook_url": "", "webhook_listen": "127.0.0.1:8443"}
 
 
 @asynccontextmanager
-async def opened(settings: "Settings", own: Path) -> "AsyncIterator[Service]":
+async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
     from .opening import open_telegram
 
     async with open_telegram(settings) as service:
         yield service
 
 
-async def test(settings: "Settings") -> str:
-    from .opening import who_am_i
+async def fetch_identity(settings: "GatewaySettings") -> str:
+    from .opening import fetch_identity
 
-    return await who_am_i(settings)
+    return await fetch_identity(settings)
 
 
-main = gateway_commands(Program(NAME, "Telegram", opened, test, EXTRA), __version__)
+main = build_gateway_cli(
+    GatewayProgram(SERVICE_NAME, "Telegram", open_service, fetch_identity, EXTRA_SETTINGS),
+    __version__,
+)

@@ -15,119 +15,121 @@ CODE, LINK, BOLD, ITALIC, STRIKE = "code", "link", "bold", "italic", "strike"
 PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 SCHEMES = ("http://", "https://", "mailto:", "tg://")
 # Brackets inside brackets.
-DEEPEST = 16
-TICKS = re.compile(r"`+")
-RUN = re.compile(r"\*+|_+|~~")
-ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+MAX_DEPTH = 16
+TICKS_PATTERN = re.compile(r"`+")
+RUN_PATTERN = re.compile(r"\*+|_+|~~")
+ENTITY_PATTERN = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 # Marks inside an address belong to it.
-ADDRESS = re.compile(r"https?://[^\s<>*`\[\]()]+(?:\([^\s()<>*`]*\)[^\s<>*`\[\]()]*)*")
-IN_ANGLES = re.compile(r"<((?:https?://|mailto:|tg://)[^\s<>]+)>")
-TARGET = re.compile(r"\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+[\"'(][^\n]*?[\"')])?\s*\)")
-PLAIN = re.compile(r"[^\\`!\[<&*_~h]+|h(?!ttps?://)")
+ADDRESS_PATTERN = re.compile(r"https?://[^\s<>*`\[\]()]+(?:\([^\s()<>*`]*\)[^\s<>*`\[\]()]*)*")
+ANGLE_LINK_PATTERN = re.compile(r"<((?:https?://|mailto:|tg://)[^\s<>]+)>")
+LINK_TARGET_PATTERN = re.compile(
+    r"\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\))*)>?(?:\s+[\"'(][^\n]*?[\"')])?\s*\)"
+)
+PLAIN_PATTERN = re.compile(r"[^\\`!\[<&*_~h]+|h(?!ttps?://)")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class InlineSpan:
     """`inside` of code is one text as it is."""
 
     kind: str
-    inside: "tuple[Inline, ...]"
+    children: "tuple[Inline, ...]"
     url: str = ""
 
 
-Inline: TypeAlias = str | Span
+Inline: TypeAlias = str | InlineSpan
 
 
 @dataclass(slots=True)
-class Run:
+class DelimiterRun:
     """Marks that may begin or end an emphasis."""
 
     mark: str
-    left: int
+    remaining: int
     can_open: bool
     can_close: bool
-    whole: int = 0
+    length: int = 0
 
     def __post_init__(self) -> None:
-        self.whole = self.left
+        self.length = self.remaining
 
 
-Token: TypeAlias = str | Span | Run
+Token: TypeAlias = str | InlineSpan | DelimiterRun
 
 
-def inline(text: str) -> tuple[Inline, ...]:
-    return emphasised(list(tokens(text)))
+def parse_inline(text: str) -> tuple[Inline, ...]:
+    return pair_delimiters(list(iterate_tokens(text)))
 
 
 # ── Tokens ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def tokens(text: str) -> Iterator[Token]:
+def iterate_tokens(text: str) -> Iterator[Token]:
     place = 0
     while place < len(text):
-        found = PLAIN.match(text, place) or ADDRESS.match(text, place)
+        found = PLAIN_PATTERN.match(text, place) or ADDRESS_PATTERN.match(text, place)
         if found is not None:
-            end = place + len(found[0].rstrip("_~") if found.re is ADDRESS else found[0])
+            end = place + len(found[0].rstrip("_~") if found.re is ADDRESS_PATTERN else found[0])
             yield text[place:end]
             place = end
             continue
-        token, place = special(text, place)
+        token, place = parse_special(text, place)
         yield token
 
 
-def special(text: str, place: int) -> tuple[Token, int]:
+def parse_special(text: str, place: int) -> tuple[Token, int]:
     """What begins with a character that may mean something, and where it ends."""
     character = text[place]
     if character == "\\" and text[place + 1 : place + 2] in PUNCTUATION:
         return text[place + 1], place + 2
     if character == "`":
-        return code(text, place)
-    if (found := IN_ANGLES.match(text, place)) is not None:
+        return parse_code_span(text, place)
+    if (found := ANGLE_LINK_PATTERN.match(text, place)) is not None:
         return found[1], found.end()
-    if (found := ENTITY.match(text, place)) is not None:
+    if (found := ENTITY_PATTERN.match(text, place)) is not None:
         return html.unescape(found[0]), found.end()
     is_image = text.startswith("![", place)
-    if (character == "[" or is_image) and (made := link(text, place + is_image)) is not None:
+    if (character == "[" or is_image) and (made := parse_link(text, place + is_image)) is not None:
         return made
-    if (found := RUN.match(text, place)) is not None:
-        return run(text, found), found.end()
+    if (found := RUN_PATTERN.match(text, place)) is not None:
+        return parse_run(text, found), found.end()
     return character, place + 1
 
 
-def code(text: str, place: int) -> tuple[Token, int]:
-    opening = TICKS.match(text, place)
+def parse_code_span(text: str, place: int) -> tuple[Token, int]:
+    opening = TICKS_PATTERN.match(text, place)
     assert opening is not None  # noqa: S101 - there is one
-    for closing in TICKS.finditer(text, opening.end()):
+    for closing in TICKS_PATTERN.finditer(text, opening.end()):
         if len(closing[0]) == len(opening[0]):
             inside = text[opening.end() : closing.start()].replace("\n", " ")
             if inside.strip() and inside[0] == inside[-1] == " ":
                 inside = inside[1:-1]
-            return Span(CODE, (inside,)), closing.end()
+            return InlineSpan(CODE, (inside,)), closing.end()
     return opening[0], opening.end()
 
 
-def link(text: str, place: int) -> tuple[Token, int] | None:
+def parse_link(text: str, place: int) -> tuple[Token, int] | None:
     """From its `[` on. Where it leads nowhere an app could follow, its words and its target."""
-    end = closing_bracket(text, place)
-    target = TARGET.match(text, end + 1) if end > 0 else None
+    end = find_closing_bracket(text, place)
+    target = LINK_TARGET_PATTERN.match(text, end + 1) if end > 0 else None
     if target is None:
         return None
     url = html.unescape(target[1])
-    words = inline(text[place + 1 : end])
+    words = parse_inline(text[place + 1 : end])
     if url.lower().startswith(SCHEMES):
-        return Span(LINK, words if any(words) else (url,), url), target.end()
+        return InlineSpan(LINK, words if any(words) else (url,), url), target.end()
     shown = f" ({url})" if url else ""
-    return Span("", (*words, shown)), target.end()
+    return InlineSpan("", (*words, shown)), target.end()
 
 
-def closing_bracket(text: str, place: int) -> int:
+def find_closing_bracket(text: str, place: int) -> int:
     """-1 where there is none in this line, or too many are inside one another."""
     depth = 0
     while place < len(text) and text[place] != "\n":
         match text[place]:
             case "\\":
                 place += 1
-            case "[" if depth == DEEPEST:
+            case "[" if depth == MAX_DEPTH:
                 return -1
             case "[":
                 depth += 1
@@ -139,7 +141,7 @@ def closing_bracket(text: str, place: int) -> int:
     return -1
 
 
-def run(text: str, found: re.Match[str]) -> Run:
+def parse_run(text: str, found: re.Match[str]) -> DelimiterRun:
     before = text[found.start() - 1 : found.start()] if found.start() else " "
     after = text[found.end() : found.end() + 1] or " "
     is_left = not after.isspace() and (
@@ -152,7 +154,7 @@ def run(text: str, found: re.Match[str]) -> Run:
     if found[0][0] == "_":  # inside of words it is a letter
         can_open = is_left and (not is_right or is_punctuation(before))
         can_close = is_right and (not is_left or is_punctuation(after))
-    return Run(found[0][0], len(found[0]), can_open, can_close)
+    return DelimiterRun(found[0][0], len(found[0]), can_open, can_close)
 
 
 def is_punctuation(character: str) -> bool:
@@ -162,63 +164,67 @@ def is_punctuation(character: str) -> bool:
 # ── Emphasis ───────────────────────────────────────────────────────────────────────────────────
 
 
-def emphasised(found: list[Token]) -> tuple[Inline, ...]:
+def pair_delimiters(found: list[Token]) -> tuple[Inline, ...]:
     """Pairs runs of marks, innermost first."""
     floors: dict[tuple[str, int, bool], int] = {}
     place = 0
     while place < len(found):
         closer = found[place]
-        if not isinstance(closer, Run) or not closer.can_close:
+        if not isinstance(closer, DelimiterRun) or not closer.can_close:
             place += 1
             continue
-        key = (closer.mark, closer.whole % 3, closer.can_open)
-        start = opener_of(found, place, floors.get(key, 0))
+        key = (closer.mark, closer.length % 3, closer.can_open)
+        start = find_opener(found, place, floors.get(key, 0))
         if start is None:
             floors[key] = place
             place += 1
         else:
-            place = pair(found, start, place)
-    return flat(found)
+            place = pair_runs(found, start, place)
+    return flatten_tokens(found)
 
 
-def opener_of(found: list[Token], place: int, floor: int) -> int | None:
+def find_opener(found: list[Token], place: int, floor: int) -> int | None:
     closer = found[place]
-    assert isinstance(closer, Run)  # noqa: S101 - as it was looked at
+    assert isinstance(closer, DelimiterRun)  # noqa: S101 - as it was looked at
     for start in range(place - 1, floor - 1, -1):
         opener = found[start]
-        if not isinstance(opener, Run) or opener.mark != closer.mark or not opener.can_open:
+        if (
+            not isinstance(opener, DelimiterRun)
+            or opener.mark != closer.mark
+            or not opener.can_open
+        ):
             continue
-        is_odd = (opener.can_close or closer.can_open) and (opener.whole + closer.whole) % 3 == 0
-        if is_odd and (opener.whole % 3 or closer.whole % 3):
+        is_odd = (opener.can_close or closer.can_open) and (opener.length + closer.length) % 3 == 0
+        if is_odd and (opener.length % 3 or closer.length % 3):
             continue
         return start
     return None
 
 
-def pair(found: list[Token], start: int, place: int) -> int:
+def pair_runs(found: list[Token], start: int, place: int) -> int:
     """Makes one of what is between two runs. Where to go on."""
     opener, closer = found[start], found[place]
-    assert isinstance(opener, Run)  # noqa: S101 - as they were looked at
-    assert isinstance(closer, Run)  # noqa: S101
-    count = 2 if min(opener.left, closer.left) > 1 else 1
+    assert isinstance(opener, DelimiterRun)  # noqa: S101 - as they were looked at
+    assert isinstance(closer, DelimiterRun)  # noqa: S101
+    count = 2 if min(opener.remaining, closer.remaining) > 1 else 1
     kind = STRIKE if opener.mark == "~" else (ITALIC, BOLD)[count - 1]
-    opener.left -= count
-    closer.left -= count
-    found[start + 1 : place] = [Span(kind, flat(found[start + 1 : place]))]
+    opener.remaining -= count
+    closer.remaining -= count
+    found[start + 1 : place] = [InlineSpan(kind, flatten_tokens(found[start + 1 : place]))]
     place = start + 2
-    if not closer.left:
+    if not closer.remaining:
         del found[place]
-    if not opener.left:
+    if not opener.remaining:
         del found[start]
         place -= 1
     return place
 
 
-def flat(found: list[Token]) -> tuple[Inline, ...]:
+def flatten_tokens(found: list[Token]) -> tuple[Inline, ...]:
     """With marks that mark nothing as text, and texts side by side as one."""
     made: list[Inline] = []
     for token in found:
-        one = token.mark * token.left if isinstance(token, Run) else token
+        one = token.mark * token.remaining if isinstance(token, DelimiterRun) else token
         if isinstance(one, str) and made and isinstance(made[-1], str):
             made[-1] += one
         elif one:

@@ -12,9 +12,9 @@ from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
 BAD_GATEWAY = 502
-NOTHING = b'{"ok": true, "result": []}'
+EMPTY_RESULT = b'{"ok": true, "result": []}'
 # Where a request has not left yet.
-NOT_SENT = (
+NOT_SENT_ERRORS = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
@@ -23,7 +23,7 @@ NOT_SENT = (
 )
 
 
-class RefusalError(TelegramError):
+class BotApiError(TelegramError):
     """What the Bot API said no with."""
 
     def __init__(self, status: int, description: str, retry_after: float, moved_to: str) -> None:
@@ -34,33 +34,33 @@ class RefusalError(TelegramError):
         self.moved_to = moved_to  # the id that a group has now
 
 
-class Line(HTTPXRequest):
+class BotApiRequest(HTTPXRequest):
     async def do_request(self, *args: Any, **more: Any) -> tuple[int, bytes]:
         status, payload = await super().do_request(*args, **more)
-        answer = read(payload)
+        answer = parse_answer(payload)
         if answer is None:  # of a proxy, or a page to log in at
-            raise RefusalError(BAD_GATEWAY, f"{status}, and not from the Bot API", 0.0, "")
+            raise BotApiError(BAD_GATEWAY, f"{status}, and not from the Bot API", 0.0, "")
         if status >= 300 or answer["ok"] is not True:
-            raise refusal(status, answer)
+            raise parse_error(status, answer)
         return status, payload
 
 
-class Asking(Line):
+class UpdatesRequest(BotApiRequest):
     """For getUpdates alone. The library reads all that came or none of it, so that what it cannot
     read would hold up the rest: it is told that nothing came, and `found` has what did."""
 
-    found: tuple[dict[str, Any], ...] = ()
+    updates: tuple[dict[str, Any], ...] = ()
 
     async def do_request(self, *args: Any, **more: Any) -> tuple[int, bytes]:
-        self.found = ()
+        self.updates = ()
         status, payload = await super().do_request(*args, **more)
         result = json.loads(payload).get("result")
         if isinstance(result, list):
-            self.found = tuple(one for one in result if isinstance(one, dict))
-        return status, NOTHING
+            self.updates = tuple(one for one in result if isinstance(one, dict))
+        return status, EMPTY_RESULT
 
 
-def read(payload: bytes) -> dict[str, Any] | None:
+def parse_answer(payload: bytes) -> dict[str, Any] | None:
     try:
         answer = json.loads(payload)
     except ValueError:
@@ -68,11 +68,11 @@ def read(payload: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) and "ok" in answer else None
 
 
-def refusal(status: int, answer: dict[str, Any]) -> RefusalError:
+def parse_error(status: int, answer: dict[str, Any]) -> BotApiError:
     found = answer.get("parameters")
     parameters = found if isinstance(found, dict) else {}
     seconds = parameters.get("retry_after", 0)
-    return RefusalError(
+    return BotApiError(
         status if status >= 300 else int(answer.get("error_code", BAD_GATEWAY)),
         str(answer.get("description", "")) or f"status {status}",
         float(seconds) if isinstance(seconds, int | float) else 0.0,
@@ -80,6 +80,6 @@ def refusal(status: int, answer: dict[str, Any]) -> RefusalError:
     )
 
 
-def has_left(error: BaseException) -> bool:
+def may_have_been_sent(error: BaseException) -> bool:
     """Whether the request of a failure may have reached anybody."""
-    return not isinstance(error.__cause__, NOT_SENT)
+    return not isinstance(error.__cause__, NOT_SENT_ERRORS)

@@ -10,55 +10,67 @@ import httpx
 import telegram
 from telegram.error import InvalidToken, TelegramError
 
-from crabtalk.component.gateway import GatewayError, Refused, Settings
+from crabtalk.component.gateway import GatewayError, GatewaySettings, RejectedError
 
-from .line import Asking, Line
-from .pace import Pace
-from .polling import Polling
-from .refusals import TOKEN_REFUSED, is_token, meaning
-from .service import Source, Telegram
-from .webhook import Webhook, address
+from .line import BotApiRequest, UpdatesRequest
+from .pace import RateLimiter
+from .polling import TelegramPolling
+from .refusals import TOKEN_REFUSED, is_token_error, to_service_error
+from .service import TelegramService, UpdateSource
+from .webhook import TelegramWebhook, parse_listen_address
 
 BASE_URL = "https://api.telegram.org"
 # Seconds. An upload has a minute, and who finds no free connection waits as long.
-CONNECT, READ, WRITE, MEDIA, POOL = 10.0, 30.0, 30.0, 60.0, 60.0
-CONNECTIONS = 64
+CONNECT_TIMEOUT, READ_TIMEOUT, WRITE_TIMEOUT, MEDIA_TIMEOUT, POOL_TIMEOUT = (
+    10.0,
+    30.0,
+    30.0,
+    60.0,
+    60.0,
+)
+MAX_CONNECTIONS = 64
 # They log addresses, and the token is part of them.
-TALKATIVE = ("httpx", "httpcore", "telegram")
+NOISY_LOGGERS = ("httpx", "httpcore", "telegram")
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=BotApiRequest)
 
 
 @asynccontextmanager
-async def open_telegram(settings: Settings, *, pace: Pace | None = None) -> AsyncIterator[Telegram]:
+async def open_telegram(
+    settings: GatewaySettings, *, pace: RateLimiter | None = None
+) -> AsyncIterator[TelegramService]:
     """Raises GatewayError for settings that cannot work."""
-    timeout = httpx.Timeout(READ, connect=CONNECT)
-    asking = line(1, Asking)
-    async with opened_bot(settings, asking) as bot, httpx.AsyncClient(timeout=timeout) as http:
-        source = source_of(settings, bot, asking)
-        service = Telegram(bot, http, source, pace, settings.owners)
+    timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
+    asking = make_request(1, UpdatesRequest)
+    async with open_bot(settings, asking) as bot, httpx.AsyncClient(timeout=timeout) as http:
+        source = make_source(settings, bot, asking)
+        service = TelegramService(bot, http, source, pace, settings.owners)
         async with aclosing(service):
             yield service
 
 
-async def who_am_i(settings: Settings) -> str:
+async def fetch_identity(settings: GatewaySettings) -> str:
     """Raises GatewayError, and what the service raises."""
-    asking = line(1, Asking)
-    async with opened_bot(settings, asking) as bot:
-        source_of(settings, bot, asking)
+    asking = make_request(1, UpdatesRequest)
+    async with open_bot(settings, asking) as bot:
+        make_source(settings, bot, asking)
         try:
             me = await bot.get_me()
         except TelegramError as error:
-            raise (Refused(TOKEN_REFUSED) if is_token(error) else meaning(error)) from None
+            raise (
+                RejectedError(TOKEN_REFUSED) if is_token_error(error) else to_service_error(error)
+            ) from None
     return f"@{me.username}"
 
 
 @asynccontextmanager
-async def opened_bot(settings: Settings, asking: Asking) -> AsyncIterator[telegram.Bot]:
-    for name in TALKATIVE:
+async def open_bot(
+    settings: GatewaySettings, asking: UpdatesRequest
+) -> AsyncIterator[telegram.Bot]:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    base = checked("base_url", settings.base_url or BASE_URL, ("https", "http"))
-    telling = line(CONNECTIONS, Line)
+    base = check_url("base_url", settings.base_url or BASE_URL, ("https", "http"))
+    telling = make_request(MAX_CONNECTIONS, BotApiRequest)
     try:
         yield telegram.Bot(
             settings.token,
@@ -68,34 +80,36 @@ async def opened_bot(settings: Settings, asking: Asking) -> AsyncIterator[telegr
             get_updates_request=asking,
         )
     except InvalidToken:
-        raise Refused(TOKEN_REFUSED) from None
+        raise RejectedError(TOKEN_REFUSED) from None
     finally:
         await asking.shutdown()
         await telling.shutdown()
 
 
-def line(connections: int, kind: type[L]) -> L:
+def make_request(connections: int, kind: type[L]) -> L:
     return kind(
         connection_pool_size=connections,
-        connect_timeout=CONNECT,
-        read_timeout=READ,
-        write_timeout=WRITE,
-        media_write_timeout=MEDIA,
-        pool_timeout=POOL,
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=READ_TIMEOUT,
+        write_timeout=WRITE_TIMEOUT,
+        media_write_timeout=MEDIA_TIMEOUT,
+        pool_timeout=POOL_TIMEOUT,
     )
 
 
-def source_of(settings: Settings, bot: telegram.Bot, asking: Asking) -> Source:
+def make_source(
+    settings: GatewaySettings, bot: telegram.Bot, asking: UpdatesRequest
+) -> UpdateSource:
     """Polling, unless there is an address to be reached at."""
     url, listen = settings.extra.get("webhook_url", ""), settings.extra.get("webhook_listen", "")
     if not url:
-        return Polling(bot, asking)
-    checked("webhook_url", url, ("https",))
-    address(listen)
-    return Webhook(bot, url, listen)
+        return TelegramPolling(bot, asking)
+    check_url("webhook_url", url, ("https",))
+    parse_listen_address(listen)
+    return TelegramWebhook(bot, url, listen)
 
 
-def checked(key: str, url: str, schemes: tuple[str, ...]) -> str:
+def check_url(key: str, url: str, schemes: tuple[str, ...]) -> str:
     parts = urlsplit(url)
     if parts.scheme not in schemes or not parts.hostname:
         raise GatewayError(f"{key} must begin with {schemes[0]}://, not be {url!r}")

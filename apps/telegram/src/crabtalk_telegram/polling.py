@@ -9,62 +9,67 @@ from typing import Any, TypeVar
 import telegram
 from telegram.error import TelegramError
 
-from crabtalk.component.gateway import Backoff, Refused, TryLater
+from crabtalk.component.gateway import Backoff, RejectedError, RetryLaterError
 
-from .line import Asking
-from .refusals import TOKEN_REFUSED, is_token, meaning
+from .line import UpdatesRequest
+from .refusals import TOKEN_REFUSED, is_token_error, to_service_error
 
-KINDS = ("message", "callback_query")
+UPDATE_KINDS = ("message", "callback_query")
 # Seconds that Telegram may take to say that there is nothing, and that it has beyond that.
-WAIT, GRACE = 30, 10.0
+POLL_SECONDS, READ_TIMEOUT = 30, 10.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Polling:
+class TelegramPolling:
     """`asking` is the line on which the bot asks for updates."""
 
     port = 0  # nobody comes here
 
-    def __init__(self, bot: telegram.Bot, asking: Asking, *, wait: int = WAIT) -> None:
+    def __init__(
+        self, bot: telegram.Bot, asking: UpdatesRequest, *, wait: int = POLL_SECONDS
+    ) -> None:
         self._bot = bot
-        self._asking = asking
-        self._wait = wait
-        self._open: set[int] = set()  # given, and not in the journal yet
-        self._settled = asyncio.Event()
+        self._request = asking
+        self._poll_seconds = wait
+        self._unacknowledged: set[int] = set()  # given, and not in the journal yet
+        self._all_acknowledged = asyncio.Event()
 
-    def taken(self, number: int) -> None:
-        self._open.discard(number)
-        if not self._open:
-            self._settled.set()
+    def acknowledge(self, number: int) -> None:
+        self._unacknowledged.discard(number)
+        if not self._unacknowledged:
+            self._all_acknowledged.set()
 
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
-        await patiently(self._bot.delete_webhook)
+        await retry_until_done(self._bot.delete_webhook)
         offset: int | None = None
         odd = Backoff()
         while True:
-            came = await patiently(lambda confirmed=offset: self._ask(confirmed))  # type: ignore[misc]
+            came = await retry_until_done(lambda confirmed=offset: self._fetch_updates(confirmed))  # type: ignore[misc]
             # Their numbers say in which order they happened.
-            batch = sorted(filter(is_numbered, came), key=number_of)
-            self._open = set(map(number_of, batch))
+            batch = sorted(filter(is_numbered, came), key=get_update_number)
+            self._unacknowledged = set(map(get_update_number, batch))
             for update in batch:
                 yield update
-            while self._open:
-                self._settled.clear()
-                await self._settled.wait()
+            while self._unacknowledged:
+                self._all_acknowledged.clear()
+                await self._all_acknowledged.wait()
             if came and not batch:  # nor can it be confirmed: it would come again at once
                 log.error("what Telegram gives has no number, and is left out")
                 await odd.wait()
             # Said once, and then not any more: ids that begin anew, as they do after a quiet week,
             # may be below what was confirmed before it.
-            offset = max(map(number_of, batch)) + 1 if batch else None
+            offset = max(map(get_update_number, batch)) + 1 if batch else None
 
-    async def _ask(self, confirmed: int | None) -> tuple[dict[str, Any], ...]:
+    async def _fetch_updates(self, confirmed: int | None) -> tuple[dict[str, Any], ...]:
         await self._bot.get_updates(
-            offset=confirmed, timeout=self._wait, allowed_updates=KINDS, read_timeout=GRACE
+            offset=confirmed,
+            timeout=self._poll_seconds,
+            allowed_updates=UPDATE_KINDS,
+            read_timeout=READ_TIMEOUT,
         )
-        return self._asking.found
+        return self._request.updates
 
 
 def is_numbered(update: object) -> bool:
@@ -72,12 +77,12 @@ def is_numbered(update: object) -> bool:
     return isinstance(update, dict) and type(update.get("update_id")) is int
 
 
-def number_of(update: dict[str, Any]) -> int:
+def get_update_number(update: dict[str, Any]) -> int:
     number: int = update["update_id"]
     return number
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_done(work: Callable[[], Awaitable[T]]) -> T:
     """Does what has to be done before anything else can be, however often it takes.
 
     Raises Refused when it is no use to try again.
@@ -87,10 +92,10 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except TelegramError as error:
-            if is_token(error):
-                raise Refused(TOKEN_REFUSED) from None
-            meant = meaning(error)
-        if isinstance(meant, Refused):
+            if is_token_error(error):
+                raise RejectedError(TOKEN_REFUSED) from None
+            meant = to_service_error(error)
+        if isinstance(meant, RejectedError):
             raise meant
         log.warning("Telegram does not answer: %s", meant)
-        await backoff.wait(meant.seconds if isinstance(meant, TryLater) else 0.0)
+        await backoff.wait(meant.seconds if isinstance(meant, RetryLaterError) else 0.0)

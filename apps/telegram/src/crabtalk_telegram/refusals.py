@@ -5,18 +5,25 @@ from contextlib import contextmanager
 
 from telegram.error import TelegramError
 
-from crabtalk.component.gateway import Away, Blocked, Refused, ServiceError, TooLong, TryLater
+from crabtalk.component.gateway import (
+    ChatBlockedError,
+    ChatServiceError,
+    DeliveryUnknownError,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
+)
 
-from .line import RefusalError, has_left
+from .line import BotApiError, may_have_been_sent
 
 # Seconds until the next try, where nobody says how many.
-SOON = 1.0
+RETRY_SECONDS = 1.0
 TOKEN_REFUSED = "Telegram does not know this token; run `crabtalk-telegram setup`"  # noqa: S105
 UNAUTHORISED, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, TOO_MANY = 401, 403, 404, 409, 413, 429
 
 # In the words of the Bot API, which has no numbers for them.
-LONG = ("too long", "too_long", "too_big")
-GONE = (
+TOO_LONG_PHRASES = ("too long", "too_long", "too_big")
+CHAT_GONE_PHRASES = (
     "chat not found",
     "peer_id_invalid",
     "user is deactivated",
@@ -30,47 +37,53 @@ GONE = (
     "message thread not found",
 )
 # Who may write may still not be allowed to send these.
-MEDIA = ("photo", "document", "video", "audio", "media")
-UNCHANGED = "message is not modified"
-UNPARSED = "can't parse"
+MEDIA_PHRASES = ("photo", "document", "video", "audio", "media")
+UNCHANGED_PHRASE = "message is not modified"
+UNPARSED_PHRASE = "can't parse"
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     try:
         yield
     except TelegramError as error:
-        raise meaning(error) from None
+        raise to_service_error(error) from None
 
 
-def meaning(error: TelegramError) -> ServiceError:
-    if not isinstance(error, RefusalError):
-        return Away(error.message) if has_left(error) else TryLater(SOON, error.message)
+def to_service_error(error: TelegramError) -> ChatServiceError:
+    if not isinstance(error, BotApiError):
+        return (
+            DeliveryUnknownError(error.message)
+            if may_have_been_sent(error)
+            else RetryLaterError(RETRY_SECONDS, error.message)
+        )
     words = error.description.lower()
     if error.status == TOO_MANY or error.retry_after:
-        return TryLater(max(error.retry_after, SOON), error.description)
+        return RetryLaterError(max(error.retry_after, RETRY_SECONDS), error.description)
     if error.status in (UNAUTHORISED, NOT_FOUND, CONFLICT):
         # The token's, and nothing was done. Who asks for updates finds out whether it is for good.
-        return TryLater(SOON, error.description)
-    if error.status == FORBIDDEN or is_gone(words):
-        return Blocked(error.description)
+        return RetryLaterError(RETRY_SECONDS, error.description)
+    if error.status == FORBIDDEN or is_chat_gone(words):
+        return ChatBlockedError(error.description)
     if error.status == TOO_LARGE:
-        return Refused(error.description)
+        return RejectedError(error.description)
     if error.status >= 500:
-        return Away(error.description)
-    if any(said in words for said in LONG):
-        return TooLong(error.description)
-    return Refused(error.description)
+        return DeliveryUnknownError(error.description)
+    if any(said in words for said in TOO_LONG_PHRASES):
+        return MessageTooLongError(error.description)
+    return RejectedError(error.description)
 
 
-def is_gone(words: str) -> bool:
-    return any(said in words for said in GONE) and not any(said in words for said in MEDIA)
+def is_chat_gone(words: str) -> bool:
+    return any(said in words for said in CHAT_GONE_PHRASES) and not any(
+        said in words for said in MEDIA_PHRASES
+    )
 
 
-def is_token(error: TelegramError) -> bool:
+def is_token_error(error: TelegramError) -> bool:
     """Whether there is no such bot. A path that is not there has the same status."""
-    return isinstance(error, RefusalError) and error.status in (UNAUTHORISED, NOT_FOUND)
+    return isinstance(error, BotApiError) and error.status in (UNAUTHORISED, NOT_FOUND)
 
 
-def says(error: TelegramError, words: str) -> bool:
-    return isinstance(error, RefusalError) and words in error.description.lower()
+def has_phrase(error: TelegramError, words: str) -> bool:
+    return isinstance(error, BotApiError) and words in error.description.lower()

@@ -15,39 +15,46 @@ from telegram.error import TelegramError
 
 from crabtalk.component.gateway import (
     Attachment,
-    Away,
     Button,
     Chat,
-    Limits,
-    Refused,
-    Rich,
-    TooLong,
-    TryLater,
+    DeliveryUnknownError,
+    Markdown,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
+    ServiceLimits,
     Update,
 )
 
-from .line import RefusalError
-from .markdown import bare, has_table, marked
-from .pace import Pace
-from .polling import number_of, patiently
-from .reading import TOPIC, read
-from .refusals import SOON, UNCHANGED, UNPARSED, meaning, says, translated
+from .line import BotApiError
+from .markdown import has_table, render_markdown_v2, render_plain
+from .pace import RateLimiter
+from .polling import get_update_number, retry_until_done
+from .reading import TOPIC_SEPARATOR, parse_update
+from .refusals import (
+    RETRY_SECONDS,
+    UNCHANGED_PHRASE,
+    UNPARSED_PHRASE,
+    has_phrase,
+    to_service_error,
+    translate_errors,
+)
 
-TEXT = 4096
-CAPTION = 1024
-UPLOAD = 50 * 1024 * 1024
-PHOTO = 10 * 1024 * 1024
-PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
+MAX_TEXT = 4096
+MAX_CAPTION = 1024
+MAX_UPLOAD = 50 * 1024 * 1024
+MAX_PHOTO = 10 * 1024 * 1024
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 # Of a file that comes; the library of gateways keeps no larger ones either.
-DOWNLOAD = 64 * 1024 * 1024
-BLOCK = 64 * 1024
+MAX_DOWNLOAD = 64 * 1024 * 1024
+BLOCK_SIZE = 64 * 1024
 # Buttons side by side, and how long their labels may be together.
-IN_ROW, ROW = 3, 24
+MAX_BUTTONS_IN_ROW, MAX_ROW_LENGTH = 3, 24
 # Groups that were given another id, and are remembered under both.
-MOST_MOVED = 1024
-MOST_ERRANDS = 64
+MAX_MOVED = 1024
+MAX_BACKGROUND_TASKS = 64
 NO_PREVIEW = telegram.LinkPreviewOptions(is_disabled=True)
-COMMANDS = (
+BOT_COMMANDS = (
     ("agent", "Talk to another agent"),
     ("agents", "Who there is"),
     ("guest", "Have another agent speak once"),
@@ -58,13 +65,13 @@ COMMANDS = (
     ("title", "Name this conversation"),
     ("help", "What there is"),
 )
-MODE = ("mode", "Show or set what the agent may do without asking")
+MODE_COMMAND = ("mode", "Show or set what the agent may do without asking")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class UpdateSource(Protocol):
     """Where updates come from. `taken` is called for each of them."""
 
     port: int
@@ -72,32 +79,32 @@ class Source(Protocol):
     def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         """As they came, each with a number."""
 
-    def taken(self, number: int) -> None: ...
+    def acknowledge(self, number: int) -> None: ...
 
 
-class Telegram:
+class TelegramService:
     name = "telegram"
     prefix = "tg"
-    limits = Limits(
-        text=TEXT, edits=True, edit_every=1.5, typing_every=4.0, buttons=True, upload=UPLOAD
+    limits = ServiceLimits(
+        text=MAX_TEXT, edits=True, edit_every=1.5, typing_every=4.0, buttons=True, upload=MAX_UPLOAD
     )
 
     def __init__(
         self,
         bot: telegram.Bot,
         http: httpx.AsyncClient,
-        source: Source,
-        pace: Pace | None = None,
+        source: UpdateSource,
+        pace: RateLimiter | None = None,
         owners: Sequence[str] = (),
     ) -> None:
         self._owners = owners
         self._bot = bot
         self._http = http
         self._source = source
-        self._errands: set[asyncio.Future[None]] = set()  # what nobody waits for
-        self._pace = pace or Pace()
-        self._presses: dict[str, str] = {}  # of updates: what Telegram calls the press
-        self._moved: dict[str, str] = {}
+        self._background_tasks: set[asyncio.Future[None]] = set()  # what nobody waits for
+        self._rate_limiter = pace or RateLimiter()
+        self._press_ids: dict[str, str] = {}  # of updates: what Telegram calls the press
+        self._moved_chats: dict[str, str] = {}
 
     @property
     def port(self) -> int:
@@ -105,56 +112,56 @@ class Telegram:
         return self._source.port
 
     async def aclose(self) -> None:
-        errands = list(self._errands)
+        errands = list(self._background_tasks)
         for errand in errands:
             errand.cancel()
         await asyncio.gather(*errands, return_exceptions=True)
 
-    def measure(self, text: Rich) -> int:
+    def measure(self, text: Markdown) -> int:
         """In UTF-16 units, as Telegram counts what is seen: never more than was written, but for
         tables."""
-        longest = units(text)
-        return max(longest, units(bare(text))) if has_table(text) else longest
+        longest = count_utf16_units(text)
+        return max(longest, count_utf16_units(render_plain(text))) if has_table(text) else longest
 
     # ── What comes ──────────────────────────────────────────────────────────────────────────
 
     async def updates(self) -> AsyncGenerator[Update, None]:
-        me = await patiently(self._bot.get_me)
+        me = await retry_until_done(self._bot.get_me)
         log.info("this is @%s", me.username)
-        self._errand(self._offer_commands())
+        self._start_background(self._offer_commands())
         async with aclosing(self._source.updates()) as found:
             async for one in found:
-                update = self._read(one, me)
+                update = self._parse_update(one, me)
                 if update is None:
-                    self._source.taken(number_of(one))
+                    self._source.acknowledge(get_update_number(one))
                 else:
                     yield update
 
-    def _read(self, raw: dict[str, Any], me: telegram.User) -> Update | None:
+    def _parse_update(self, raw: dict[str, Any], me: telegram.User) -> Update | None:
         try:
             one = telegram.Update.de_json(raw, self._bot)
-            update = read(one, me)
+            update = parse_update(one, me)
             if update is not None and one.callback_query is not None:
-                self._presses[update.id] = one.callback_query.id
+                self._press_ids[update.id] = one.callback_query.id
         except Exception as error:  # whatever it is, it must not hold up the others
-            log.warning("update %d makes no sense: %r", number_of(raw), error)
-            return Update.left_out(str(number_of(raw)), json.dumps(raw))
+            log.warning("update %d makes no sense: %r", get_update_number(raw), error)
+            return Update.unreadable(str(get_update_number(raw)), json.dumps(raw))
         return update
 
-    async def taken(self, update: Update) -> None:
-        self._source.taken(int(update.id))
-        if query := self._presses.pop(update.id, ""):
-            self._errand(self._acknowledge(query))
+    async def acknowledge(self, update: Update) -> None:
+        self._source.acknowledge(int(update.id))
+        if query := self._press_ids.pop(update.id, ""):
+            self._start_background(self._answer_press(query))
 
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        if len(self._errands) >= MOST_ERRANDS:
+    def _start_background(self, work: Coroutine[Any, Any, None]) -> None:
+        if len(self._background_tasks) >= MAX_BACKGROUND_TASKS:
             work.close()
             return
         task = asyncio.ensure_future(work)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
-    async def _acknowledge(self, query: str) -> None:
+    async def _answer_press(self, query: str) -> None:
         """The button stops turning. One that was pressed long ago has stopped by itself."""
         with suppress(TelegramError):
             await self._bot.answer_callback_query(query)
@@ -162,133 +169,142 @@ class Telegram:
     async def _offer_commands(self) -> None:
         """/mode is in the menus of the owner's own chats alone."""
         with suppress(TelegramError):
-            await self._bot.set_my_commands(COMMANDS)
+            await self._bot.set_my_commands(BOT_COMMANDS)
         for owner in self._owners:
             if owner.isdecimal():
                 scope = telegram.BotCommandScopeChat(int(owner))
                 with suppress(TelegramError):
-                    await self._bot.set_my_commands((*COMMANDS, MODE), scope=scope)
+                    await self._bot.set_my_commands((*BOT_COMMANDS, MODE_COMMAND), scope=scope)
 
     # ── What goes ───────────────────────────────────────────────────────────────────────────
 
     async def send(
         self,
         chat: Chat,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         reply_to: str = "",
         is_literal: bool = False,
     ) -> str:
-        await self._pace.send()
+        await self._rate_limiter.wait_to_send()
 
         async def send(shown: dict[str, Any]) -> telegram.Message:
-            return await self._to(
+            return await self._call_in_chat(
                 chat,
                 lambda place: self._bot.send_message(
-                    **place, **shown, reply_markup=keyboard(buttons), **replying(reply_to)
+                    **place,
+                    **shown,
+                    reply_markup=build_keyboard(buttons),
+                    **build_reply_parameters(reply_to),
                 ),
             )
 
-        with translated():
-            return str((await render_text(send, text, is_literal=is_literal)).message_id)
+        with translate_errors():
+            return str((await send_text(send, text, is_literal=is_literal)).message_id)
 
     async def edit(
         self,
         chat: Chat,
         message_id: str,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         is_literal: bool = False,
     ) -> None:
-        await self._pace.change(chat.id, is_group=chat.is_group)
+        await self._rate_limiter.wait_to_edit(chat.id, is_group=chat.is_group)
 
         async def edit(shown: dict[str, Any]) -> None:
-            await self._to(
+            await self._call_in_chat(
                 chat,
                 lambda place: self._bot.edit_message_text(
                     chat_id=place["chat_id"],
                     message_id=int(message_id),
-                    reply_markup=keyboard(buttons),
+                    reply_markup=build_keyboard(buttons),
                     **shown,
                 ),
             )
 
-        with translated():
+        with translate_errors():
             try:
-                await render_text(edit, text, is_literal=is_literal)
+                await send_text(edit, text, is_literal=is_literal)
             except TelegramError as error:
-                if not says(error, UNCHANGED):
+                if not has_phrase(error, UNCHANGED_PHRASE):
                     raise
 
-    async def typing(self, chat: Chat) -> None:
-        with translated():
-            await self._to(
+    async def send_typing(self, chat: Chat) -> None:
+        with translate_errors():
+            await self._call_in_chat(
                 chat, lambda place: self._bot.send_chat_action(action=ChatAction.TYPING, **place)
             )
 
-    async def _to(self, chat: Chat, call: Callable[[dict[str, Any]], Awaitable[T]]) -> T:
+    async def _call_in_chat(self, chat: Chat, call: Callable[[dict[str, Any]], Awaitable[T]]) -> T:
         """Where the chat is now: a group that becomes a larger one has another id from then on."""
-        number, _, topic = chat.id.partition(TOPIC)
-        place: dict[str, Any] = {"chat_id": int(self._moved.get(number, number))}
+        number, _, topic = chat.id.partition(TOPIC_SEPARATOR)
+        place: dict[str, Any] = {"chat_id": int(self._moved_chats.get(number, number))}
         if topic:
             place["message_thread_id"] = int(topic)
         try:
             return await call(place)
-        except RefusalError as error:
+        except BotApiError as error:
             if not error.moved_to:
                 raise
-            self._moved[number] = error.moved_to
-            while len(self._moved) > MOST_MOVED:
-                del self._moved[next(iter(self._moved))]
+            self._moved_chats[number] = error.moved_to
+            while len(self._moved_chats) > MAX_MOVED:
+                del self._moved_chats[next(iter(self._moved_chats))]
             return await call({**place, "chat_id": int(error.moved_to)})
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 
     async def fetch(self, attachment: Attachment, path: Path) -> None:
-        with translated():
+        with translate_errors():
             file = await self._bot.get_file(attachment.id)
         url = file.file_path or ""
         if not url.startswith(("http://", "https://")):
-            raise Refused("the Bot API server keeps its files to itself; run it without --local")
+            raise RejectedError(
+                "the Bot API server keeps its files to itself; run it without --local"
+            )
         try:
             async with self._http.stream("GET", url) as reply:
                 if reply.status_code >= 500:
-                    raise Away(f"a file cannot be had: status {reply.status_code}")
+                    raise DeliveryUnknownError(f"a file cannot be had: status {reply.status_code}")
                 if reply.status_code != 200:
-                    raise Refused(f"a file cannot be had: status {reply.status_code}")
-                await store(reply, path)
+                    raise RejectedError(f"a file cannot be had: status {reply.status_code}")
+                await save_response(reply, path)
         except httpx.ConnectError:
-            raise TryLater(SOON, "files cannot be reached") from None
+            raise RetryLaterError(RETRY_SECONDS, "files cannot be reached") from None
         except httpx.HTTPError as error:
-            raise Away(f"a file broke off: {type(error).__name__}") from None
+            raise DeliveryUnknownError(f"a file broke off: {type(error).__name__}") from None
 
     async def upload(self, chat: Chat, path: Path, caption: str) -> str:
-        await self._pace.send()
+        await self._rate_limiter.wait_to_send()
         data = await asyncio.to_thread(path.read_bytes)
-        if units(caption) > CAPTION:
-            raise TooLong("a caption has 1024 characters at most")
-        with translated():
-            if path.suffix.lower() in PHOTOS and len(data) <= PHOTO:
+        if count_utf16_units(caption) > MAX_CAPTION:
+            raise MessageTooLongError("a caption has 1024 characters at most")
+        with translate_errors():
+            if path.suffix.lower() in PHOTO_SUFFIXES and len(data) <= MAX_PHOTO:
                 try:
-                    return str((await self._photo(chat, path.name, data, caption)).message_id)
-                except RefusalError as error:
-                    if not isinstance(meaning(error), Refused):
+                    return str((await self._send_photo(chat, path.name, data, caption)).message_id)
+                except BotApiError as error:
+                    if not isinstance(to_service_error(error), RejectedError):
                         raise
                     log.info("%s is sent as a file: %s", path.name, error)
-            return str((await self._document(chat, path.name, data, caption)).message_id)
+            return str((await self._send_document(chat, path.name, data, caption)).message_id)
 
-    async def _photo(self, chat: Chat, name: str, data: bytes, caption: str) -> telegram.Message:
-        return await self._to(
+    async def _send_photo(
+        self, chat: Chat, name: str, data: bytes, caption: str
+    ) -> telegram.Message:
+        return await self._call_in_chat(
             chat,
             lambda place: self._bot.send_photo(
                 photo=data, filename=name, caption=caption or None, **place
             ),
         )
 
-    async def _document(self, chat: Chat, name: str, data: bytes, caption: str) -> telegram.Message:
-        return await self._to(
+    async def _send_document(
+        self, chat: Chat, name: str, data: bytes, caption: str
+    ) -> telegram.Message:
+        return await self._call_in_chat(
             chat,
             lambda place: self._bot.send_document(
                 document=data, filename=name, caption=caption or None, **place
@@ -296,61 +312,63 @@ class Telegram:
         )
 
 
-async def render_text(
-    call: Callable[[dict[str, Any]], Awaitable[T]], text: Rich, *, is_literal: bool
+async def send_text(
+    call: Callable[[dict[str, Any]], Awaitable[T]], text: Markdown, *, is_literal: bool
 ) -> T:
     if not is_literal:
-        return await rendered(call, text)
+        return await send_markdown(call, text)
     # Telegram is given no marks to read: what is monospaced is said by place and length.
-    block = telegram.MessageEntity(telegram.MessageEntity.PRE, 0, units(text))
+    block = telegram.MessageEntity(telegram.MessageEntity.PRE, 0, count_utf16_units(text))
     return await call({"text": text, "entities": [block], "link_preview_options": NO_PREVIEW})
 
 
-async def rendered(call: Callable[[dict[str, Any]], Awaitable[T]], text: Rich) -> T:
+async def send_markdown(call: Callable[[dict[str, Any]], Awaitable[T]], text: Markdown) -> T:
     """Says a text with its marks; as bare text where Telegram cannot read them."""
-    plain: dict[str, Any] = {"link_preview_options": NO_PREVIEW, "text": bare(text)}
+    plain: dict[str, Any] = {"link_preview_options": NO_PREVIEW, "text": render_plain(text)}
     if not plain["text"].strip():  # marks around nothing
         return await call({**plain, "text": text})
     try:
-        return await call({**plain, "text": marked(text), "parse_mode": ParseMode.MARKDOWN_V2})
+        return await call(
+            {**plain, "text": render_markdown_v2(text), "parse_mode": ParseMode.MARKDOWN_V2}
+        )
     except TelegramError as error:
-        if not says(error, UNPARSED):
+        if not has_phrase(error, UNPARSED_PHRASE):
             raise
         log.warning("a message goes without its marks: %s", error)
     return await call(plain)
 
 
-def replying(reply_to: str) -> dict[str, Any]:
+def build_reply_parameters(reply_to: str) -> dict[str, Any]:
     if not reply_to:
         return {}
     message = int(reply_to)
     return {"reply_parameters": telegram.ReplyParameters(message, allow_sending_without_reply=True)}
 
 
-def keyboard(buttons: Sequence[Button]) -> telegram.InlineKeyboardMarkup | None:
+def build_keyboard(buttons: Sequence[Button]) -> telegram.InlineKeyboardMarkup | None:
     """Short ones side by side."""
     if not buttons:
         return None
     rows: list[list[telegram.InlineKeyboardButton]] = []
     room = 0
     for label, payload in buttons:
-        if not rows or len(rows[-1]) == IN_ROW or len(label) > room:
+        if not rows or len(rows[-1]) == MAX_BUTTONS_IN_ROW or len(label) > room:
             rows.append([])
-            room = ROW
+            room = MAX_ROW_LENGTH
         room -= len(label)
         rows[-1].append(telegram.InlineKeyboardButton(label, callback_data=payload))
     return telegram.InlineKeyboardMarkup(rows)
 
 
-async def store(reply: httpx.Response, path: Path) -> None:
+async def save_response(reply: httpx.Response, path: Path) -> None:
     size = 0
     with path.open("xb") as file:
-        async for block in reply.aiter_bytes(BLOCK):
+        async for block in reply.aiter_bytes(BLOCK_SIZE):
             size += len(block)
-            if size > DOWNLOAD:
-                raise Refused("a file is larger than is taken")
+            if size > MAX_DOWNLOAD:
+                raise RejectedError("a file is larger than is taken")
             await asyncio.to_thread(file.write, block)
 
 
-def units(text: str) -> int:
+def count_utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -17,22 +17,22 @@ import telegram
 
 from crabtalk.component.gateway import GatewayError
 
-from .polling import KINDS, is_numbered, number_of, patiently
+from .polling import UPDATE_KINDS, get_update_number, is_numbered, retry_until_done
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-HEADER = "X-Telegram-Bot-Api-Secret-Token"
+AUTH_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 # What Telegram may bring at once, and a few that it has given up on.
-AT_ONCE, MOST_WAITING = 40, 64
+WEBHOOK_CONNECTIONS, MAX_WAITING = 40, 64
 # Seconds until it is told to bring an update again; it waits for sixty.
-DEADLINE = 50.0
-LARGEST = 1024 * 1024
+ANSWER_DEADLINE = 50.0
+MAX_REQUEST_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
 
-class Webhook:
+class TelegramWebhook:
     """`listen` is `127.0.0.1:8443`; `url` is where the proxy can be reached."""
 
     def __init__(self, bot: telegram.Bot, url: str, listen: str) -> None:
@@ -41,11 +41,11 @@ class Webhook:
         self._listen = listen
         # Anew for each run, so that it is in no file.
         self._secret = secrets.token_urlsafe(32)
-        self._arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MOST_WAITING)
+        self._arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self.port = 0  # when it listens
 
-    def taken(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -53,12 +53,12 @@ class Webhook:
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         from aiohttp import web
 
-        app = web.Application(client_max_size=LARGEST)
+        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_post("/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            host, port = address(self._listen)
+            host, port = parse_listen_address(self._listen)
             try:
                 await web.TCPSite(runner, host, port).start()
             except OSError as error:
@@ -66,7 +66,7 @@ class Webhook:
                     f"cannot listen at {self._listen}: {error.strerror}; see to webhook_listen"
                 ) from None
             self.port = runner.addresses[0][1]
-            await patiently(self._register)
+            await retry_until_done(self._register)
             log.info("Telegram brings updates to %s, from there to port %d", self._url, self.port)
             while True:
                 yield await self._arrived.get()
@@ -78,13 +78,16 @@ class Webhook:
 
     async def _register(self) -> bool:
         return await self._bot.set_webhook(
-            self._url, secret_token=self._secret, max_connections=AT_ONCE, allowed_updates=KINDS
+            self._url,
+            secret_token=self._secret,
+            max_connections=WEBHOOK_CONNECTIONS,
+            allowed_updates=UPDATE_KINDS,
         )
 
     async def _handle(self, request: "web.Request") -> "web.Response":
         from aiohttp import web
 
-        given = request.headers.get(HEADER, "").encode(errors="replace")
+        given = request.headers.get(AUTH_HEADER, "").encode(errors="replace")
         if not hmac.compare_digest(given, self._secret.encode()):
             return web.Response(status=401)
         try:
@@ -93,10 +96,10 @@ class Webhook:
             update = None
         if not is_numbered(update):
             return web.Response(status=400)
-        return web.Response(status=200 if await self._is_taken(update) else 503)
+        return web.Response(status=200 if await self._wait_until_acknowledged(update) else 503)
 
-    async def _is_taken(self, update: dict[str, Any]) -> bool:
-        number = number_of(update)
+    async def _wait_until_acknowledged(self, update: dict[str, Any]) -> bool:
+        number = get_update_number(update)
         waiting = self._waiting.get(number)
         if waiting is None:
             if self._arrived.full():
@@ -104,7 +107,7 @@ class Webhook:
             waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
             self._arrived.put_nowait(update)
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(ANSWER_DEADLINE):
                 # Not cancelled with this request: the same update may come with another.
                 await asyncio.shield(waiting)
         except TimeoutError:
@@ -112,7 +115,7 @@ class Webhook:
         return True
 
 
-def address(listen: str) -> tuple[str, int]:
+def parse_listen_address(listen: str) -> tuple[str, int]:
     """Raises GatewayError for what is no address of this machine's own."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]").replace("localhost", "127.0.0.1")

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crabtalk.component.command import one_line, say
+from crabtalk.component.command import print_to_stderr, to_one_line
 
 from .complaints import CommandError
 
 EDITORS = ("nano", "vim", "vi")
-OBJECTION = "#! "
+ERROR_PREFIX = "#! "
 # Times that an editor is opened for one page: what is wrong by then, nobody at it has read.
-TRIES = 20
+MAX_ROUNDS = 20
 
 
-class ObjectionError(Exception):
+class InvalidEditError(Exception):
     """What is wrong with what was written, in a sentence."""
 
 
-def edit(page: str, name: str, accept: Callable[[str], None], again: str) -> bool:
+def edit_text(page: str, name: str, accept: Callable[[str], None], again: str) -> bool:
     """Whether `accept` took what was made of the page; False if nothing was.
 
     `accept` raises ObjectionError for what is to be edited again. `again` is what a person types to
@@ -35,17 +35,17 @@ def edit(page: str, name: str, accept: Callable[[str], None], again: str) -> boo
     """
     if not sys.stdin.isatty():
         raise CommandError("without a terminal there is no editor; say --config FILE")
-    command = editor()
-    with draft(page, name) as path:
+    command = find_editor()
+    with open_draft(page, name) as path:
         shown, objection = page, ""
-        for _ in range(TRIES):
-            if (text := edited(command, path)) == shown:
+        for _ in range(MAX_ROUNDS):
+            if (text := run_editor(command, path)) == shown:
                 break
             try:
                 accept(text)
-            except ObjectionError as error:
-                objection = one_line(str(error))
-                path.write_text(f"{OBJECTION}{objection}\n{text}", encoding="utf-8")
+            except InvalidEditError as error:
+                objection = to_one_line(str(error))
+                path.write_text(f"{ERROR_PREFIX}{objection}\n{text}", encoding="utf-8")
                 shown = text
             else:
                 return True
@@ -57,7 +57,7 @@ def edit(page: str, name: str, accept: Callable[[str], None], again: str) -> boo
         return False
 
 
-def editor() -> list[str]:
+def find_editor() -> list[str]:
     """What the person chose, else what most machines have."""
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
     try:
@@ -71,7 +71,7 @@ def editor() -> list[str]:
 
 
 @contextmanager
-def draft(page: str, name: str) -> Iterator[Path]:
+def open_draft(page: str, name: str) -> Iterator[Path]:
     """A file with the page in it. It stays when the block fails and somebody wrote in it."""
     directory = Path(tempfile.mkdtemp(prefix="crabtalk-"))  # closed to others
     path = directory / f"{name}.toml"
@@ -79,15 +79,15 @@ def draft(page: str, name: str) -> Iterator[Path]:
     try:
         yield path
     except BaseException:
-        if is_written(path, page):
-            say(f"what you wrote is in {path}")
+        if has_edits(path, page):
+            print_to_stderr(f"what you wrote is in {path}")
             raise
         shutil.rmtree(directory, ignore_errors=True)
         raise
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def edited(command: list[str], path: Path) -> str:
+def run_editor(command: list[str], path: Path) -> str:
     """What is in the file when the editor is closed, without our objections."""
     # Ctrl+C is the editor's. A handler of ours is not passed on to it, ignoring would be.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -102,18 +102,18 @@ def edited(command: list[str], path: Path) -> str:
     if ended != 0:
         raise CommandError(f"{command[0]} ended with status {ended}, and nothing was changed")
     try:
-        return without_objections(path.read_bytes().decode())
+        return strip_errors(path.read_bytes().decode())
     except UnicodeDecodeError:
         raise CommandError("what the editor wrote is not UTF-8; nothing was changed") from None
 
 
-def without_objections(text: str) -> str:
-    return "\n".join(line for line in text.split("\n") if not line.startswith(OBJECTION))
+def strip_errors(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not line.startswith(ERROR_PREFIX))
 
 
-def is_written(path: Path, page: str) -> bool:
+def has_edits(path: Path, page: str) -> bool:
     """Whether there is anything in it that somebody would miss."""
     try:
-        return without_objections(path.read_bytes().decode(errors="replace")) != page
+        return strip_errors(path.read_bytes().decode(errors="replace")) != page
     except OSError:
         return False

@@ -9,16 +9,16 @@ from typing import Any
 from .complaints import CommandError
 
 
-def agent_file(home: Path | None, name: str) -> Path:
+def get_agent_path(home: Path | None, name: str) -> Path:
     """Of an agent the daemon knows: what is no name must not become a path."""
     from crabtalk.transport import default_home
 
     return (home if home is not None else default_home()) / "agents" / f"{name}.toml"
 
 
-def written(home: Path | None, name: str) -> dict[str, Any]:
+def read_agent_file(home: Path | None, name: str) -> dict[str, Any]:
     """All of it."""
-    path = agent_file(home, name)
+    path = get_agent_path(home, name)
     try:
         return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
@@ -29,10 +29,10 @@ def written(home: Path | None, name: str) -> dict[str, Any]:
         raise CommandError(f"{path} is not valid TOML: {error}; mend it") from None
 
 
-def written_prompt(home: Path | None, name: str) -> str | None:
+def read_prompt(home: Path | None, name: str) -> str | None:
     """None where it cannot be read; the daemon has one all the same."""
     try:
-        prompt = written(home, name).get("prompt")
+        prompt = read_agent_file(home, name).get("prompt")
     except (CommandError, OSError):
         return None
     return prompt if isinstance(prompt, str) else None

@@ -10,14 +10,14 @@ from typing import Any
 
 from .complaints import CommandError
 
-BARE = re.compile(r"[A-Za-z0-9_-]+")
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # What TOML wants escaped; JSON's own escapes are TOML's for everything else.
 DELETE = "\x7f"
 MULTILINE_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-CLOSING = re.compile(r'"(?="")|"\Z')
+CLOSING_QUOTE = re.compile(r'"(?="")|"\Z')
 
 
-def page_of(settings: Mapping[str, Any], prompt: str | None) -> str:
+def render_agent(settings: Mapping[str, Any], prompt: str | None) -> str:
     """TOML of what JSON has. Without a prompt none is written."""
     tables = {
         key: value
@@ -28,31 +28,31 @@ def page_of(settings: Mapping[str, Any], prompt: str | None) -> str:
     plain = {key: value for key, value in settings.items() if key not in apart}
     lines = []
     for key, value in plain.items():
-        lines += pair(key, value)
+        lines += render_pair(key, value)
         if key == "model" and prompt is not None:
-            lines.append(f"prompt = {prose(prompt)}")
+            lines.append(f"prompt = {render_prompt(prompt)}")
     if "model" not in plain and prompt is not None:
-        lines.append(f"prompt = {prose(prompt)}")
+        lines.append(f"prompt = {render_prompt(prompt)}")
     for key, table in tables.items():
-        lines += ["", f"[{key_text(key)}]", *pairs(table)]
+        lines += ["", f"[{render_key(key)}]", *render_pairs(table)]
     for hook, table in settings.get("hooks", {}).items():
-        lines += ["", f"[hooks.{key_text(hook)}]", *pairs(table)]
+        lines += ["", f"[hooks.{render_key(hook)}]", *render_pairs(table)]
     for server in settings.get("mcps", ()):
-        lines += ["", "[[mcps]]", *pairs(server)]
+        lines += ["", "[[mcps]]", *render_pairs(server)]
     return "\n".join([*lines, ""])
 
 
-def read_page(text: str) -> tuple[dict[str, Any], str | None]:
+def parse_agent(text: str) -> tuple[dict[str, Any], str | None]:
     """Settings and prompt of a page, in TOML or in JSON; the prompt is None if it has none."""
-    document = json_page(text) if text.lstrip().startswith("{") else toml_page(text)
+    document = parse_json(text) if text.lstrip().startswith("{") else parse_toml(text)
     prompt = document.pop("prompt", None)
     if prompt is not None and not isinstance(prompt, str):
         raise CommandError('prompt must be a text; write prompt = "..."')
-    must_be_plain(document)
+    require_json_values(document)
     return document, prompt
 
 
-def must_be_plain(settings: Mapping[str, Any]) -> None:
+def require_json_values(settings: Mapping[str, Any]) -> None:
     """What JSON cannot say, no agent can have."""
     try:
         json.dumps(settings)
@@ -62,14 +62,14 @@ def must_be_plain(settings: Mapping[str, Any]) -> None:
         ) from None
 
 
-def toml_page(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise CommandError(f"that is not valid TOML: {error}; mend it") from None
 
 
-def json_page(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -82,40 +82,42 @@ def json_page(text: str) -> dict[str, Any]:
 # ── TOML ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def pairs(table: Mapping[str, Any]) -> list[str]:
-    return [line for key, value in table.items() for line in pair(key, value)]
+def render_pairs(table: Mapping[str, Any]) -> list[str]:
+    return [line for key, value in table.items() for line in render_pair(key, value)]
 
 
-def pair(key: str, value: Any) -> list[str]:
+def render_pair(key: str, value: Any) -> list[str]:
     """Nothing for what JSON calls null: TOML leaves it out."""
-    return [] if value is None else [f"{key_text(key)} = {value_text(value)}"]
+    return [] if value is None else [f"{render_key(key)} = {render_value(value)}"]
 
 
-def key_text(key: str) -> str:
-    return key if BARE.fullmatch(key) else quoted(key)
+def render_key(key: str) -> str:
+    return key if BARE_KEY.fullmatch(key) else quote_string(key)
 
 
-def value_text(value: Any) -> str:
+def render_value(value: Any) -> str:
     match value:
         case str():
-            return quoted(value)
+            return quote_string(value)
         case list() | tuple():
-            return f"[{', '.join(map(value_text, value))}]"
+            return f"[{', '.join(map(render_value, value))}]"
         case Mapping():
-            inside = ", ".join(line for key, each in value.items() for line in pair(key, each))
+            inside = ", ".join(
+                line for key, each in value.items() for line in render_pair(key, each)
+            )
             return f"{{ {inside} }}" if inside else "{}"
         case _:
             return json.dumps(value)
 
 
-def quoted(text: str) -> str:
+def quote_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace(DELETE, "\\u007f")
 
 
-def prose(text: str) -> str:
+def render_prompt(text: str) -> str:
     """Over several lines if it has them."""
     if "\n" not in text:
-        return quoted(text)
+        return quote_string(text)
     text = text.replace("\\", "\\\\")
     text = MULTILINE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return '"""\n' + CLOSING.sub(r'\\"', text) + '"""'
+    return '"""\n' + CLOSING_QUOTE.sub(r'\\"', text) + '"""'

@@ -7,33 +7,36 @@ from typing import TYPE_CHECKING
 import click
 
 from crabtalk.component.command import (
-    cells,
-    document,
+    apply_style,
+    escape_controls,
+    format_table,
+    get_line_width,
     json_option,
-    line_width,
-    one_line,
-    show,
-    styled,
-    table,
-    visible,
+    measure_width,
+    print_json,
+    print_output,
+    to_one_line,
 )
 
 from .complaints import CommandError
 from .names import AgentName
-from .options import MODES, daemon, home_option, inherited
-from .stores import known
+from .options import MODES, connect_daemon, home_option, inherit_from_root
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-NAMES = "`crabtalk agents list` has the names"
+LIST_HINT = "`crabtalk agents list` has the names"
 COLOURS = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 
 @click.command("explain")
 @click.argument("name", type=AgentName())
 @click.option(
-    "--sender", callback=inherited, metavar="NAME", help="Who asks the agent  [default: user]"
+    "--sender",
+    callback=inherit_from_root,
+    metavar="NAME",
+    help="Who asks the agent  [default: user]",
 )
 @click.option(
     "--mode",
@@ -56,7 +59,7 @@ def agents_explain(
     """
     from crabtalk.client import ServerError
 
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         try:
             found = client.explain_agent(name, sender=sender, mode=mode)
         except ServerError as error:
@@ -66,31 +69,36 @@ def agents_explain(
                 "this daemon cannot explain permissions; start a newer crabtalkd"
             ) from None
     if in_json:
-        from .objects import as_object
+        from .objects import message_to_dict
 
-        document(as_object(found))
+        print_json(message_to_dict(found))
     else:
-        show(permissions_text(found))
+        print_output(format_permissions(found))
 
 
-def permissions_text(found: "wire.AgentPermissions") -> str:
+def format_permissions(found: "wire.AgentPermissions") -> str:
     """Who the sender is, a row a tool, and what holds for all tools."""
-    reason = f": {one_line(found.origin_reason)}" if found.origin_reason else ""
-    head = f"{one_line(found.sender)} is {describe_origin(found.origin)}{reason}"
-    parts = [head, f"mode: {one_line(found.mode)}"]
+    reason = f": {to_one_line(found.origin_reason)}" if found.origin_reason else ""
+    head = f"{to_one_line(found.sender)} is {describe_origin(found.origin)}{reason}"
+    parts = [head, f"mode: {to_one_line(found.mode)}"]
     if found.tools:
-        parts.append(tools_table(found.tools))
+        parts.append(format_tools(found.tools))
     if found.notes:
-        parts.append("\n".join(f"- {visible(' '.join(note.split()))}" for note in found.notes))
+        parts.append(
+            "\n".join(f"- {escape_controls(' '.join(note.split()))}" for note in found.notes)
+        )
     return "\n\n".join(parts)
 
 
-def tools_table(tools: "Sequence[wire.ToolPermission]") -> str:
+def format_tools(tools: "Sequence[wire.ToolPermission]") -> str:
     import textwrap
 
-    rows = [(one_line(each.tool), one_line(each.verdict), one_line(each.reason)) for each in tools]
-    widths = [max(cells(row[column]) for row in rows) for column in (0, 1)]
-    room = max(line_width() - sum(widths) - 4, 20)
+    rows = [
+        (to_one_line(each.tool), to_one_line(each.verdict), to_one_line(each.reason))
+        for each in tools
+    ]
+    widths = [max(measure_width(row[column]) for row in rows) for column in (0, 1)]
+    room = max(get_line_width() - sum(widths) - 4, 20)
     lines: list[tuple[str, str, str]] = []
     for tool, verdict, reason in rows:
         first, *rest = textwrap.wrap(reason, room) or [""]
@@ -98,7 +106,7 @@ def tools_table(tools: "Sequence[wire.ToolPermission]") -> str:
         lines += [("", "", more) for more in rest]
     return "\n".join(
         colour_verdict(line, verdict)
-        for line, (_, verdict, _) in zip(table(lines).split("\n"), lines, strict=True)
+        for line, (_, verdict, _) in zip(format_table(lines).split("\n"), lines, strict=True)
     )
 
 
@@ -107,9 +115,9 @@ def colour_verdict(line: str, verdict: str) -> str:
     if verdict not in COLOURS:
         return line
     tool, _, rest = line.partition(" ")
-    return f"{tool} {rest.replace(verdict, styled(verdict, fg=COLOURS[verdict]), 1)}"
+    return f"{tool} {rest.replace(verdict, apply_style(verdict, fg=COLOURS[verdict]), 1)}"
 
 
 def describe_origin(origin: str) -> str:
     named = {"owner": "an owner", "stranger": "a stranger", "trusted": "trusted"}
-    return named.get(origin, one_line(origin))
+    return named.get(origin, to_one_line(origin))

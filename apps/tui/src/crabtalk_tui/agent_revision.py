@@ -3,29 +3,29 @@
 import json
 from pathlib import Path
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 
-from .agent_editing import ObjectionError
-from .agent_file import written_prompt
-from .agent_page import page_of, read_page
+from .agent_editing import InvalidEditError
+from .agent_file import read_prompt
+from .agent_page import parse_agent, render_agent
 from .complaints import CommandError
-from .options import daemon
-from .stores import known
+from .options import connect_daemon
+from .stores import explain_not_found
 
-NAMES = "`crabtalk agents list` has the names"
+LIST_HINT = "`crabtalk agents list` has the names"
 
 
-class Revision:
+class AgentRevision:
     def __init__(self, home: Path | None, name: str) -> None:
-        with daemon(home) as client, known(NAMES):
+        with connect_daemon(home) as client, explain_not_found(LIST_HINT):
             self.info = client.get_agent(name)
         self._home = home
         self._name = name
-        self._prompt = written_prompt(home, name)
+        self._prompt = read_prompt(home, name)
 
     @property
-    def page(self) -> str:
-        return page_of(json.loads(self.info.config), self._prompt)
+    def toml(self) -> str:
+        return render_agent(json.loads(self.info.config), self._prompt)
 
     def apply(self, text: str) -> None:
         """Raises ObjectionError for a page that cannot be taken, CommandError when the agent is no
@@ -33,19 +33,19 @@ class Revision:
         from crabtalk.client import ServerError
 
         try:
-            settings, prompt = read_page(text)
+            settings, prompt = parse_agent(text)
         except CommandError as error:
-            raise ObjectionError(str(error)) from None
+            raise InvalidEditError(str(error)) from None
         if unknown := sorted(settings.keys() - json.loads(self.info.config)):
-            raise ObjectionError(
-                f"no agent has {', '.join(map(one_line, unknown))}; check the spelling"
+            raise InvalidEditError(
+                f"no agent has {', '.join(map(to_one_line, unknown))}; check the spelling"
             )
         if prompt is not None and not prompt.strip():
-            raise ObjectionError("the prompt is empty; leave it out to keep the one there is")
-        with daemon(self._home) as client:
-            with known(NAMES):
+            raise InvalidEditError("the prompt is empty; leave it out to keep the one there is")
+        with connect_daemon(self._home) as client:
+            with explain_not_found(LIST_HINT):
                 now = client.get_agent(self._name)
-            if (now.config, written_prompt(self._home, self._name)) != (
+            if (now.config, read_prompt(self._home, self._name)) != (
                 self.info.config,
                 self._prompt,
             ):
@@ -58,4 +58,4 @@ class Revision:
             except ServerError as error:
                 if error.code != 400:
                     raise
-                raise ObjectionError(error.message) from None
+                raise InvalidEditError(error.message) from None

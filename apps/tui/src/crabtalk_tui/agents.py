@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    cells,
-    document,
+    escape_controls,
+    format_table,
+    get_line_width,
     json_option,
-    line_width,
-    one_line,
-    say,
-    show,
-    table,
-    visible,
+    measure_width,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
-from .agent_file import written, written_prompt
-from .agent_page import must_be_plain, page_of, read_page
+from .agent_file import read_agent_file, read_prompt
+from .agent_page import parse_agent, render_agent, require_json_values
 from .agent_permissions import agents_explain
-from .agreement import must_agree, yes_option
+from .agreement import require_confirmation, yes_option
 from .complaints import CommandError
 from .names import AgentName, ModelName
-from .options import daemon, home_option, typed
-from .stores import known
+from .options import connect_daemon, format_command, home_option
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-NAMES = "`crabtalk agents list` has the names"
-HEAD = """\
+LIST_HINT = "`crabtalk agents list` has the names"
+EDIT_HEADER = """\
 # {name}, as it is. Save and close to change it; close it as it is to leave it so.
 # What is left out has its default; a prompt that is left out stays. So does a secret that is left
 # as ********. Comments are not taken over from here; those in agents/{name}.toml stay.
@@ -41,10 +41,10 @@ HEAD = """\
 """
 
 name_argument = click.argument("name", type=AgentName())
-page_type = click.File("r", encoding="utf-8")
+text_file = click.File("r", encoding="utf-8")
 config_option = click.option(
     "--config",
-    type=page_type,
+    type=text_file,
     metavar="FILE",
     help="Settings in TOML or JSON; - is standard input.",
 )
@@ -76,14 +76,14 @@ def agents_list(home: Path | None, in_json: bool) -> None:
       crabtalk agents list
       crabtalk agents list --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         found = client.list_agents().agents
     if in_json:
-        document({"agents": [as_json(each) for each in found]})
+        print_json({"agents": [agent_to_json(each) for each in found]})
     elif found:
-        show(listing(found))
+        print_output(format_agent_list(found))
     else:
-        say("there are no agents; `crabtalk agents create` makes one")
+        print_to_stderr("there are no agents; `crabtalk agents create` makes one")
 
 
 @agents.command("show")
@@ -100,15 +100,15 @@ def agents_show(name: str, home: Path | None, in_json: bool) -> None:
       crabtalk agents show crab
       crabtalk agents show crab --json
     """
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         info = client.get_agent(name)
-    prompt = written_prompt(home, name)
+    prompt = read_prompt(home, name)
     if in_json:
-        document({**as_json(info), "prompt": prompt})
+        print_json({**agent_to_json(info), "prompt": prompt})
         return
-    page = page_of(json.loads(info.config), prompt)
+    page = render_agent(json.loads(info.config), prompt)
     if sys.stdout.isatty():
-        show(visible(page, layout=True).rstrip("\n"))
+        print_output(escape_controls(page, layout=True).rstrip("\n"))
     else:
         click.echo(page.encode(), nl=False)
 
@@ -117,7 +117,7 @@ def agents_show(name: str, home: Path | None, in_json: bool) -> None:
 @click.argument("name")
 @click.option("--prompt", metavar="TEXT", help="What it is told before everything else.")
 @click.option(
-    "--prompt-file", type=page_type, metavar="FILE", help="The same; - is standard input."
+    "--prompt-file", type=text_file, metavar="FILE", help="The same; - is standard input."
 )
 @config_option
 @click.option("--model", type=ModelName(), help="The model it asks, if not the active one.")
@@ -146,9 +146,9 @@ def agents_create(
         raise click.UsageError("say either --prompt or --prompt-file")
     if prompt_file is not None and config is not None and prompt_file.name == config.name:
         raise click.UsageError("--prompt-file and --config cannot both be the same file")
-    settings, own = read_page(text_of(config)) if config is not None else ({}, None)
+    settings, own = parse_agent(read_text(config)) if config is not None else ({}, None)
     if prompt_file is not None:
-        prompt = text_of(prompt_file)
+        prompt = read_text(prompt_file)
     told = own if prompt is None else prompt
     if told is None:
         raise click.UsageError(
@@ -156,11 +156,13 @@ def agents_create(
         )
     given = {"model": model, "description": description}
     settings |= {key: value for key, value in given.items() if value is not None}
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         made = client.create_agent(name, told, settings)
     if ignored := settings.keys() - json.loads(made.config):
-        say(f"no agent has {', '.join(sorted(map(one_line, ignored)))}, which was left out")
-    answer(made, f"created {one_line(name)}", in_json)
+        print_to_stderr(
+            f"no agent has {', '.join(sorted(map(to_one_line, ignored)))}, which was left out"
+        )
+    print_agent(made, f"created {to_one_line(name)}", in_json)
 
 
 @agents.command("edit")
@@ -179,21 +181,23 @@ def agents_edit(name: str, config: Any, home: Path | None, in_json: bool) -> Non
       EDITOR=nano crabtalk agents edit crab
       crabtalk agents edit crab --config crab.toml
     """
-    from .agent_editing import ObjectionError, edit
-    from .agent_revision import Revision
+    from .agent_editing import InvalidEditError, edit_text
+    from .agent_revision import AgentRevision
 
-    revision = Revision(home, name)
+    revision = AgentRevision(home, name)
     if config is not None:
         try:
-            revision.apply(text_of(config))
-        except ObjectionError as error:
+            revision.apply(read_text(config))
+        except InvalidEditError as error:
             raise CommandError(str(error)) from None
     else:
-        again = typed("agents edit", name, "", home)
-        if not edit(HEAD.format(name=name) + revision.page, name, revision.apply, again):
-            answer(revision.info, "nothing was changed", in_json)
+        again = format_command("agents edit", name, "", home)
+        if not edit_text(
+            EDIT_HEADER.format(name=name) + revision.toml, name, revision.apply, again
+        ):
+            print_agent(revision.info, "nothing was changed", in_json)
             return
-    answer(revision.info, f"changed {one_line(name)}", in_json)
+    print_agent(revision.info, f"changed {to_one_line(name)}", in_json)
 
 
 @agents.command("rm")
@@ -209,16 +213,16 @@ def agents_rm(name: str, yes: bool, home: Path | None, in_json: bool) -> None:
       crabtalk agents rm twin
       crabtalk agents rm twin --yes
     """
-    with daemon(home) as client:
-        with known(NAMES):
+    with connect_daemon(home) as client:
+        with explain_not_found(LIST_HINT):
             client.get_agent(name)
-        must_agree(f"Remove {one_line(name)}, its prompt and its settings?", yes)
-        with known(NAMES):
+        require_confirmation(f"Remove {to_one_line(name)}, its prompt and its settings?", yes)
+        with explain_not_found(LIST_HINT):
             client.delete_agent(name)
     if in_json:
-        document({"removed": name})
+        print_json({"removed": name})
     else:
-        say(f"removed {one_line(name)}")
+        print_to_stderr(f"removed {to_one_line(name)}")
 
 
 @agents.command("rename")
@@ -235,9 +239,9 @@ def agents_rename(old: str, new: str, home: Path | None, in_json: bool) -> None:
     Example:
       crabtalk agents rename twin scout
     """
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         made = client.rename_agent(old, new)
-    answer(made, f"{one_line(old)} is {one_line(new)} now", in_json)
+    print_agent(made, f"{to_one_line(old)} is {to_one_line(new)} now", in_json)
 
 
 @agents.command("fork")
@@ -254,21 +258,21 @@ def agents_fork(name: str, new: str, home: Path | None, in_json: bool) -> None:
     Example:
       crabtalk agents fork crab twin
     """
-    with daemon(home) as client:
-        with known(NAMES):
+    with connect_daemon(home) as client:
+        with explain_not_found(LIST_HINT):
             info = client.get_agent(name)
         # The wire masks secrets; the file, which is ours to read, has them.
-        file = written(home, name)
+        file = read_agent_file(home, name)
         settings = {key: file[key] for key in json.loads(info.config) if key in file}
-        must_be_plain(settings)
+        require_json_values(settings)
         made = client.create_agent(new, str(file.get("prompt", "")), settings)
-    answer(made, f"{one_line(new)} is what {one_line(name)} is", in_json)
+    print_agent(made, f"{to_one_line(new)} is what {to_one_line(name)} is", in_json)
 
 
 agents.add_command(agents_explain)
 
 
-def text_of(file: Any) -> str:
+def read_text(file: Any) -> str:
     try:
         text: str = file.read()
     except UnicodeDecodeError:
@@ -276,22 +280,26 @@ def text_of(file: Any) -> str:
     return text
 
 
-def answer(info: "wire.AgentInfo", sentence: str, in_json: bool) -> None:
+def print_agent(info: "wire.AgentInfo", sentence: str, in_json: bool) -> None:
     if in_json:
-        document(as_json(info))
+        print_json(agent_to_json(info))
     else:
-        say(sentence)
+        print_to_stderr(sentence)
 
 
-def as_json(info: "wire.AgentInfo") -> dict[str, Any]:
+def agent_to_json(info: "wire.AgentInfo") -> dict[str, Any]:
     return {"name": info.name, **json.loads(info.config)}
 
 
-def listing(found: "Sequence[wire.AgentInfo]") -> str:
+def format_agent_list(found: "Sequence[wire.AgentInfo]") -> str:
     """Name, model and as much of the description as fits."""
-    rows = [(one_line(each.name), one_line(each.model) or "(active model)") for each in found]
-    used = max(cells(name) for name, _ in rows) + max(cells(model) for _, model in rows) + 4
-    room = max(20, line_width() - used)
-    return table(
-        [(*row, one_line(each.description, room)) for row, each in zip(rows, found, strict=True)]
+    rows = [(to_one_line(each.name), to_one_line(each.model) or "(active model)") for each in found]
+    used = (
+        max(measure_width(name) for name, _ in rows)
+        + max(measure_width(model) for _, model in rows)
+        + 4
+    )
+    room = max(20, get_line_width() - used)
+    return format_table(
+        [(*row, to_one_line(each.description, room)) for row, each in zip(rows, found, strict=True)]
     )

@@ -9,7 +9,7 @@ from .complaints import CommandError
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
-def must_agree(question: str, yes: bool) -> None:
+def require_confirmation(question: str, yes: bool) -> None:
     """Raises CommandError, for nothing is done, unless there is a yes."""
     if yes:
         return

@@ -8,40 +8,40 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from crabtalk.component.command import cells, one_line
+from crabtalk.component.command import measure_width, to_one_line
 from crabtalk.invisible import is_invisible
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
-TAB = 4  # columns
+TAB_WIDTH = 4  # columns
 # Before the lines of a call, where there are no styles to set them off, and before what is left of
 # a line that is wider than the screen.
 GUTTER, GUTTER_NEXT = "| ", ": "
-LABEL = 11  # columns of a label with the space after it
+LABEL_WIDTH = 11  # columns of a label with the space after it
 INDENT = "    "  # before what is left of a title or a fact: labels begin at the left
-SUMMARY = 160  # characters of a call in a notice
+SUMMARY_LENGTH = 160  # characters of a call in a notice
 
-PLAIN = re.compile(r"[ -~]*")
+PRINTABLE_ASCII = re.compile(r"[ -~]*")
 
-Kind = Literal["title", "fact", "call"]
+ApprovalLineKind = Literal["title", "fact", "call"]
 
 
 class ApprovalLine(NamedTuple):
-    kind: Kind
+    kind: ApprovalLineKind
     text: str
 
 
 def spell_out(text: str) -> str:
     """One line of text in which every character can be seen. Tabs are expanded."""
-    if PLAIN.fullmatch(text):
+    if PRINTABLE_ASCII.fullmatch(text):
         return text
     pieces: list[str] = []
     column = 0
     for character in text:
         if character == "\t":
-            shown = "→".ljust(TAB - column % TAB)
+            shown = "→".ljust(TAB_WIDTH - column % TAB_WIDTH)
         elif is_invisible(character):
             shown = ascii(character)[1:-1]
         else:
@@ -51,12 +51,12 @@ def spell_out(text: str) -> str:
     return "".join(pieces)
 
 
-def literal_lines(text: str) -> list[str]:
+def split_literal_lines(text: str) -> list[str]:
     """The lines of a text, each spelled out. Only a newline ends a line."""
     return [spell_out(line) for line in text.split("\n")]
 
 
-def approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[ApprovalLine]:
+def build_approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[ApprovalLine]:
     """All there is to know before an answer; `asker` names a delegate and its task."""
     approval = question.approval
     who = asker or approval.agent or "the agent"
@@ -70,20 +70,20 @@ def approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[Approv
     for label, value in facts:
         if value:
             # A newline in a value is spelled out too: it could look like a fact of its own.
-            lines.append(ApprovalLine("fact", label.ljust(LABEL) + spell_out(value)))
+            lines.append(ApprovalLine("fact", label.ljust(LABEL_WIDTH) + spell_out(value)))
     call = approval.call or question.question
-    lines += [ApprovalLine("call", line) for line in literal_lines(call)]
+    lines += [ApprovalLine("call", line) for line in split_literal_lines(call)]
     return lines
 
 
-def approval_text(question: "wire.AskQuestion", asker: str = "", width: int = 0) -> str:
+def render_approval(question: "wire.AskQuestion", asker: str = "", width: int = 0) -> str:
     """For terminals that show lines and nothing else, and for pipes, which have no width.
 
     Lines are wrapped here, and what is left of one is set off: a terminal would begin it at the
     left, where text of the call could pass for a reason or an option.
     """
     rows: list[str] = []
-    for line in approval_lines(question, asker):
+    for line in build_approval_lines(question, asker):
         first, rest = (GUTTER, GUTTER_NEXT) if line.kind == "call" else ("", INDENT)
         room = max(width - len(rest), 2)
         pieces = split_cells(line.text, room) if width else [line.text]
@@ -91,7 +91,7 @@ def approval_text(question: "wire.AskQuestion", asker: str = "", width: int = 0)
     return "\n".join(rows)
 
 
-def split_cells(text: str, width: int, measure: Callable[[str], int] = cells) -> list[str]:
+def split_cells(text: str, width: int, measure: Callable[[str], int] = measure_width) -> list[str]:
     """Pieces that fit, every character kept: spaces may be what hides something."""
     if text.isascii():
         return [text[at : at + width] for at in range(0, len(text), width)] or [""]
@@ -105,7 +105,7 @@ def split_cells(text: str, width: int, measure: Callable[[str], int] = cells) ->
     return [*pieces, text[start:]]
 
 
-def approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
+def list_approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
     """Labels and what they mean. Words of one's own are no answer to an approval."""
     if question.options:
         return [(option.label, option.description) for option in question.options]
@@ -135,7 +135,7 @@ def summarize_ask(ask: "wire.AskUserEvent") -> str:
     """An ask of a stranger's run in one line, for a notice. What is cut ends in `…`."""
     question = ask.questions[0]
     approval = question.approval
-    call = one_line(" ".join(literal_lines(approval.call)), SUMMARY)
+    call = to_one_line(" ".join(split_literal_lines(approval.call)), SUMMARY_LENGTH)
     more = f" and {len(ask.questions) - 1} more" if len(ask.questions) > 1 else ""
     return (
         f"{spell_out(approval.requested_by)} asks {spell_out(approval.agent)} to use "

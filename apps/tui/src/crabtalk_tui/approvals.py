@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from crabtalk.component.command import (
-    counted,
-    document,
+    escape_controls,
+    format_count,
+    get_line_width,
     json_option,
-    line_width,
-    say,
-    show,
-    visible,
+    print_json,
+    print_output,
+    print_to_stderr,
 )
 
-from .approval_text import ALLOW, ALWAYS, DENY, approval_text, is_approval, needs_owner, spell_out
+from .approval_text import ALLOW, ALWAYS, DENY, is_approval, needs_owner, render_approval, spell_out
 from .complaints import CommandError
-from .options import daemon, home_option, may_start
+from .options import connect_daemon, home_option, may_start
 
 if TYPE_CHECKING:
     from crabtalk.client import Client
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 # The daemon tells of waiting asks at once, with no mark after the last one: so many seconds without
 # another mean that there is none. Asks of other daemons of a fleet come a moment later.
-QUIET = 0.5
-LONGEST = 5.0  # seconds, on a feed that is never quiet
-NAMES = "`crabtalk approvals` has those that wait"
+QUIET_SECONDS = 0.5
+MAX_FEED_SECONDS = 5.0  # seconds, on a feed that is never quiet
+LIST_HINT = "`crabtalk approvals` has those that wait"
 
 
-class Waiting(NamedTuple):
+class PendingApproval(NamedTuple):
     """An ask with approvals in it, and the conversation its answer goes to."""
 
     agent: str
@@ -75,13 +75,13 @@ def approvals_list(home: Path | None, in_json: bool) -> None:
       crabtalk approvals list
       crabtalk approvals list --json
     """
-    found = load_waiting(home)
+    found = load_pending(home)
     if in_json:
-        document({"approvals": [as_json(each) for each in found]})
+        print_json({"approvals": [pending_to_json(each) for each in found]})
     elif found:
-        show("\n\n".join(map(as_text, found)))
+        print_output("\n\n".join(map(format_pending, found)))
     else:
-        say("no call waits for an approval")
+        print_to_stderr("no call waits for an approval")
 
 
 @approvals.command("watch")
@@ -97,13 +97,13 @@ def approvals_watch(home: Path | None, in_json: bool) -> None:
       crabtalk approvals watch
       crabtalk approvals watch --json
     """
-    with suppress(KeyboardInterrupt), daemon(home) as client:
+    with suppress(KeyboardInterrupt), connect_daemon(home) as client:
         for event in client.subscribe_events(all_kinds=True):
-            waiting = read_waiting(event)
+            waiting = parse_pending(event)
             if waiting is not None and in_json:
-                document(as_json(waiting))
+                print_json(pending_to_json(waiting))
             elif waiting is not None:
-                show(f"{as_text(waiting)}\n")
+                print_output(f"{format_pending(waiting)}\n")
 
 
 @approvals.command("allow")
@@ -130,10 +130,10 @@ def approvals_allow(
       crabtalk approvals allow 7f3a-1 --call 2
       crabtalk approvals allow 7f3a-1 --always
     """
-    waiting = find_waiting(home, ask_id)
+    waiting = find_pending(home, ask_id)
     calls = waiting.ask.questions
     if any(number > len(calls) for number in numbers):
-        raise CommandError(f"{ask_id} has {counted(len(calls), 'call')}; {NAMES}")
+        raise CommandError(f"{ask_id} has {format_count(len(calls), 'call')}; {LIST_HINT}")
     allowed = [not numbers or number in numbers for number in range(1, len(calls) + 1)]
     if always and not all(
         call.approval.always for call, is_allowed in zip(calls, allowed, strict=True) if is_allowed
@@ -154,59 +154,61 @@ def approvals_deny(ask_id: str, home: Path | None, in_json: bool) -> None:
     Example:
       crabtalk approvals deny 7f3a-1
     """
-    waiting = find_waiting(home, ask_id)
+    waiting = find_pending(home, ask_id)
     send_answers(waiting, [DENY] * len(waiting.ask.questions), home, in_json)
 
 
-def find_waiting(home: Path | None, ask_id: str) -> Waiting:
-    for each in load_waiting(home):
+def find_pending(home: Path | None, ask_id: str) -> PendingApproval:
+    for each in load_pending(home):
         if each.ask.ask_id == ask_id:
             if not all(map(is_approval, each.ask.questions)):
                 raise CommandError(
                     f"{ask_id} asks something else as well; answer it where the run was started"
                 )
             return each
-    raise CommandError(f"no call waits for an approval as {ask_id!r}; {NAMES}")
+    raise CommandError(f"no call waits for an approval as {ask_id!r}; {LIST_HINT}")
 
 
-def load_waiting(home: Path | None) -> list[Waiting]:
+def load_pending(home: Path | None) -> list[PendingApproval]:
     from .starting import ensure_daemon
 
-    ensure_daemon(home, start=may_start(), say=say)
-    return asyncio.run(collect_waiting(home))
+    ensure_daemon(home, start=may_start(), say=print_to_stderr)
+    return asyncio.run(collect_pending(home))
 
 
-async def collect_waiting(home: Path | None) -> list[Waiting]:
+async def collect_pending(home: Path | None) -> list[PendingApproval]:
     """What the feed tells first, until it is quiet. Cancelled, nothing has happened."""
     from crabtalk.client import connect
 
-    found: list[Waiting] = []
+    found: list[PendingApproval] = []
     async with connect(home=home, client="crabtalk") as client:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(MAX_FEED_SECONDS):
                 await read_feed(client, found)
     return found
 
 
-async def read_feed(client: "Client", found: list[Waiting]) -> None:
+async def read_feed(client: "Client", found: list[PendingApproval]) -> None:
     async with aclosing(client.subscribe_events(all_kinds=True)) as events:
         while True:
-            async with asyncio.timeout(QUIET):
+            async with asyncio.timeout(QUIET_SECONDS):
                 event = await anext(events)
-            if (waiting := read_waiting(event)) is not None:
+            if (waiting := parse_pending(event)) is not None:
                 found.append(waiting)
 
 
-def read_waiting(event: "wire.AgentEventMsg") -> Waiting | None:
+def parse_pending(event: "wire.AgentEventMsg") -> PendingApproval | None:
     """None for every event that asks for no approval."""
     from crabtalk.protocol import wire
 
     if event.kind != wire.ASK_USER or not any(map(is_approval, event.ask.questions)):
         return None
-    return Waiting(event.agent, event.sender, event.ask)
+    return PendingApproval(event.agent, event.sender, event.ask)
 
 
-def send_answers(waiting: Waiting, labels: Sequence[str], home: Path | None, in_json: bool) -> None:
+def send_answers(
+    waiting: PendingApproval, labels: Sequence[str], home: Path | None, in_json: bool
+) -> None:
     """Sends one label for each call of the ask."""
     import json
 
@@ -218,7 +220,7 @@ def send_answers(waiting: Waiting, labels: Sequence[str], home: Path | None, in_
     texts = [question.question for question in ask.questions]
     content = json.dumps(combine_answers(list(zip(texts, labels, strict=True))), ensure_ascii=False)
     try:
-        with daemon(home) as client:
+        with connect_daemon(home) as client:
             client.reply_to_ask(
                 waiting.agent,
                 content,
@@ -230,39 +232,40 @@ def send_answers(waiting: Waiting, labels: Sequence[str], home: Path | None, in_
         if error.code != 404:
             raise
         raise CommandError(
-            f"nobody waits for {ask.ask_id} any more: it took too long, or it was answered; {NAMES}"
+            f"nobody waits for {ask.ask_id} any more: it took too long, or it was answered; "
+            f"{LIST_HINT}"
         ) from None
     if in_json:
-        document({"ask_id": ask.ask_id, "answers": list(labels)})
+        print_json({"ask_id": ask.ask_id, "answers": list(labels)})
     else:
-        say(f"{spell_out(ask.ask_id)}: {', '.join(labels)}")
+        print_to_stderr(f"{spell_out(ask.ask_id)}: {', '.join(labels)}")
 
 
-def as_text(waiting: Waiting) -> str:
+def format_pending(waiting: PendingApproval) -> str:
     """The id and the conversation in a line, then each call in full."""
     ask = waiting.ask
     head = f"{ask.ask_id}  {waiting.agent} with {waiting.sender}"
     parts = [spell_out(head)]
     for number, question in enumerate(ask.questions, 1):
         if not is_approval(question):
-            parts.append(f"question {number}: {visible(question.question, layout=True)}")
+            parts.append(f"question {number}: {escape_controls(question.question, layout=True)}")
             continue
         if len(ask.questions) > 1:
             parts.append(f"call {number}")
-        width = line_width() if sys.stdout.isatty() else 0
-        parts.append(approval_text(question, width=width))
+        width = get_line_width() if sys.stdout.isatty() else 0
+        parts.append(render_approval(question, width=width))
     return "\n".join(parts)
 
 
-def as_json(waiting: Waiting) -> dict[str, Any]:
-    from .objects import as_object
+def pending_to_json(waiting: PendingApproval) -> dict[str, Any]:
+    from .objects import message_to_dict
 
     return {
         "ask_id": waiting.ask.ask_id,
         "agent": waiting.agent,
         "sender": waiting.sender,
         "calls": [
-            as_object(question.approval)
+            message_to_dict(question.approval)
             for question in waiting.ask.questions
             if is_approval(question)
         ],

@@ -8,22 +8,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crabtalk.component.command import one_line, say, visible
+from crabtalk.component.command import escape_controls, print_to_stderr, to_one_line
 
-from .complaints import CommandError, is_too_long
-from .direct import connected, root_of, streamed
-from .message import has_terminal, message
+from .complaints import CommandError, is_context_overflow
+from .direct import connect_socket, resolve_home, stream_turn
+from .message import build_message, has_terminal
 from .names import AgentName
-from .options import AGENT, daemon, home_option, inherited, mode_option, typed
-from .telling import Objects, Telling, Text
-from .waiting import Waiting
+from .options import (
+    DEFAULT_AGENT,
+    connect_daemon,
+    format_command,
+    home_option,
+    inherit_from_root,
+    mode_option,
+)
+from .telling import JsonTurnOutput, TextTurnOutput, TurnOutput
+from .waiting import BusyNotice
 
 if TYPE_CHECKING:
     from crabtalk.client import Event
     from crabtalk.protocol import wire
 
-DENIED = "permission denied:"
-ALLOWING = "--mode auto"
+DENIAL_PREFIX = "permission denied:"
+ALLOW_FLAG = "--mode auto"
 
 
 @click.command()
@@ -38,9 +45,14 @@ ALLOWING = "--mode auto"
     help="Say what is in it too; several times.",
 )
 @click.option(
-    "--agent", type=AgentName(), callback=inherited, help=f"Whom to ask  [default: {AGENT}]"
+    "--agent",
+    type=AgentName(),
+    callback=inherit_from_root,
+    help=f"Whom to ask  [default: {DEFAULT_AGENT}]",
 )
-@click.option("--sender", callback=inherited, metavar="NAME", help="As whom  [default: user]")
+@click.option(
+    "--sender", callback=inherit_from_root, metavar="NAME", help="As whom  [default: user]"
+)
 @click.option("--guest", type=AgentName(), help="Who answers instead, in the same conversation.")
 @click.option(
     "--cwd",
@@ -77,10 +89,10 @@ def ask(
       crabtalk ask --json "Count to three" | jq .event
       crabtalk ask --key "report-$(date +%F)" "Write today's report"
     """
-    said = message(words, files)
+    said = build_message(words, files)
     from crabtalk.protocol import wire
 
-    usual_agent, usual_sender = usual(home)
+    usual_agent, usual_sender = load_default_names(home)
     request = wire.StreamMsg(
         agent=agent or usual_agent,
         content=said,
@@ -92,87 +104,95 @@ def ask(
         unattended=None if can_answer() else True,
         key=key or None,
     )
-    sys.exit(Turn(home, request, Objects() if in_json else Text(quiet=quiet)).run())
+    sys.exit(
+        AskTurn(home, request, JsonTurnOutput() if in_json else TextTurnOutput(quiet=quiet)).run()
+    )
 
 
-def usual(home: Path | None) -> tuple[str, str]:
+def load_default_names(home: Path | None) -> tuple[str, str]:
     """Whom to ask and as whom, where nobody is named: as in the chat."""
-    if not (root_of(home) / "config" / "tui.toml").exists():
-        return AGENT, ""
+    if not (resolve_home(home) / "config" / "tui.toml").exists():
+        return DEFAULT_AGENT, ""
     from .chat.settings import read_settings
 
     settings, problem = read_settings(home)
     if problem:
-        say(problem)
-    return settings.agent or AGENT, settings.sender
+        print_to_stderr(problem)
+    return settings.agent or DEFAULT_AGENT, settings.sender
 
 
-class Turn:
+class AskTurn:
     """One, from the question to an exit status. Left early, as by Ctrl+C, it is cancelled."""
 
-    def __init__(self, home: Path | None, request: "wire.StreamMsg", telling: Telling) -> None:
+    def __init__(self, home: Path | None, request: "wire.StreamMsg", telling: TurnOutput) -> None:
         self._home = home
         self._request = request
-        self._telling = telling
-        self._who = request.guest or request.agent
-        self._is_taken = False  # by the daemon, which may have other turns to carry out first
+        self._output = telling
+        self._agent_name = request.guest or request.agent
+        self._is_accepted = False  # by the daemon, which may have other turns to carry out first
         self._has_begun = False  # before which what is said is kept
-        self._is_calling = False  # between the calls of a step and their results
-        self._unanswered = ""
+        self._is_calling_tools = False  # between the calls of a step and their results
+        self._unanswered_question = ""
         self._is_stored = False  # the turn was over before this command
-        self._asking: set[str] = set()  # ids of calls that put a question, and have no answer
-        self._calls: dict[str, str] = {}  # names of tools by the id of the call
-        self._refused: list[str] = []  # tools that nobody was there to allow
+        self._open_question_calls: set[str] = (
+            set()
+        )  # ids of calls that put a question, and have no answer
+        self._tool_names: dict[str, str] = {}  # names of tools by the id of the call
+        self._refused_tools: list[str] = []  # tools that nobody was there to allow
 
     def run(self) -> int:
         from crabtalk.protocol import wire
 
         end = wire.StreamEnd()
         with (
-            self._cut_off(),
-            self._telling,
-            self._events() as events,
-            Waiting(self._home, self._request) as waiting,
+            self._explain_lost_daemon(),
+            self._output,
+            self._open_stream() as events,
+            BusyNotice(self._home, self._request) as waiting,
         ):
             for event in events:
-                self._is_taken = True
+                self._is_accepted = True
                 if isinstance(event, wire.StreamStart):
                     self._is_stored = event.stored
-                    waiting.begin(event.run_id)
+                    waiting.set_run_id(event.run_id)
                 else:
-                    waiting.over()
+                    waiting.cancel()
                     # A question may be that of the turn before this one.
                     self._has_begun |= not isinstance(event, wire.AskUserEvent)
-                self._telling.tell(event)
+                self._output.write_event(event)
                 match event:
                     case wire.ToolStartEvent():
-                        self._is_calling = not event.early
-                        self._calls |= {call.id: call.name for call in event.calls}
-                        self._asking |= {c.id for c in event.calls if c.name == "ask_user"}
+                        self._is_calling_tools = not event.early
+                        self._tool_names |= {call.id: call.name for call in event.calls}
+                        self._open_question_calls |= {
+                            c.id for c in event.calls if c.name == "ask_user"
+                        }
                     case wire.ToolResultEvent():
                         if is_unattended_refusal(event):
-                            self._refused.append(self._calls.get(event.call_id, "a tool"))
+                            self._refused_tools.append(
+                                self._tool_names.get(event.call_id, "a tool")
+                            )
                         if not event.is_error:
-                            self._asking.discard(event.call_id)
+                            self._open_question_calls.discard(event.call_id)
                     case wire.ToolsCompleteEvent():
-                        self._is_calling = False
+                        self._is_calling_tools = False
                     case wire.AskUserEvent():
-                        self._answer(event)
+                        self._handle_question(event)
                     case wire.StreamEnd():
                         end = event
-        return self._status(end)
+        return self._compute_exit_status(end)
 
     @contextmanager
-    def _events(self) -> "Iterator[Iterator[Event]]":
+    def _open_stream(self) -> "Iterator[Iterator[Event]]":
         asked = self._request
         # With a key the client is worth its loading time: it goes on when the daemon is restarted.
-        line = connected(self._home) if not asked.key else None
+        line = connect_socket(self._home) if not asked.key else None
         if line is not None:
-            with closing(streamed(line, asked)) as events:
+            with closing(stream_turn(line, asked)) as events:
                 yield events
             return
         with (
-            daemon(self._home) as client,
+            connect_daemon(self._home) as client,
             closing(
                 client.stream(
                     asked.agent,
@@ -190,49 +210,52 @@ class Turn:
             yield events
 
     @contextmanager
-    def _cut_off(self) -> Iterator[None]:
+    def _explain_lost_daemon(self) -> Iterator[None]:
         """A daemon that leaves amid the turn, and whether what was said is to be said again."""
         from crabtalk.protocol import ConnectionClosedError
 
         try:
             yield
         except ConnectionClosedError as error:
-            raise CommandError(f"the daemon went away ({error}); {self._kept()}") from None
+            raise CommandError(f"the daemon went away ({error}); {self._advise_retry()}") from None
         except Exception as error:
-            why = parting(error) if self._is_taken else None
+            why = get_shutdown_reason(error) if self._is_accepted else None
             if why is None:
                 raise
-            raise CommandError(f"{why}; {self._kept()}") from None
+            raise CommandError(f"{why}; {self._advise_retry()}") from None
 
-    def _kept(self) -> str:
+    def _advise_retry(self) -> str:
         if self._request.key:
             return "run the same command again when it is back: it is not said twice"
         if self._has_begun:
             return "what was said is kept; ask it to go on when the daemon is back"
         asked = self._request
-        look = typed("conversations show", asked.agent, asked.sender, self._home)
+        look = format_command("conversations show", asked.agent, asked.sender, self._home)
         return f"`{look}` tells whether what was said is kept; look before you say it again"
 
-    def _answer(self, asked: "wire.AskUserEvent") -> None:
-        from .questions import answered, as_sentence
+    def _handle_question(self, asked: "wire.AskUserEvent") -> None:
+        from .questions import ask_questions, summarize_questions
 
         if can_answer():
-            self._reply(asked, answered(asked, self._who))
-        elif self._is_calling:
-            self._unanswered = as_sentence(asked)
-            with daemon(self._home) as client:
+            self._send_reply(asked, ask_questions(asked, self._agent_name))
+        elif self._is_calling_tools:
+            self._unanswered_question = summarize_questions(asked)
+            with connect_daemon(self._home) as client:
                 client.kill(self._request.agent, sender=self._request.sender)
         else:  # not ours: the turn before this one waits, and the daemon knows how long
-            say(f"an earlier turn waits for an answer, and this one for it: {as_sentence(asked)}")
+            print_to_stderr(
+                "an earlier turn waits for an answer, and this one for it: "
+                f"{summarize_questions(asked)}"
+            )
 
-    def _reply(self, asked: "wire.AskUserEvent", text: str) -> None:
+    def _send_reply(self, asked: "wire.AskUserEvent", text: str) -> None:
         from crabtalk.client import ServerError
 
         from .approval_text import needs_owner
 
         request = self._request
         try:
-            with daemon(self._home) as client:
+            with connect_daemon(self._home) as client:
                 client.reply_to_ask(
                     request.agent,
                     text,
@@ -244,41 +267,45 @@ class Turn:
         except ServerError as error:
             if error.code != 404:
                 raise
-            say("nobody waits for that any more: it took too long, or another has answered")
+            print_to_stderr(
+                "nobody waits for that any more: it took too long, or another has answered"
+            )
 
-    def _status(self, end: "wire.StreamEnd") -> int:
+    def _compute_exit_status(self, end: "wire.StreamEnd") -> int:
         from crabtalk.protocol import wire
 
-        if self._refused:
-            say(refusal_sentence(self._refused))
-        if self._unanswered:
+        if self._refused_tools:
+            print_to_stderr(format_refusal(self._refused_tools))
+        if self._unanswered_question:
             raise CommandError(
-                f"{self._who} asks, and without a terminal nobody can answer: {self._unanswered}; "
-                "the turn was stopped, ask again at a terminal"
+                f"{self._agent_name} asks, and without a terminal nobody can answer: "
+                f"{self._unanswered_question}; the turn was stopped, ask again at a terminal"
             )
         if end.error:
-            say(f"crabtalk: {visible(end.error, layout=True)}")
-            if is_too_long(end.error):
-                say("more was said than the model reads; `crabtalk`, and /new in it, begins afresh")
+            print_to_stderr(f"crabtalk: {escape_controls(end.error, layout=True)}")
+            if is_context_overflow(end.error):
+                print_to_stderr(
+                    "more was said than the model reads; `crabtalk`, and /new in it, begins afresh"
+                )
             return 1
         match end.stop_reason:
-            case wire.STOP_REASON_CANCELLED if self._is_stored and self._asking:
+            case wire.STOP_REASON_CANCELLED if self._is_stored and self._open_question_calls:
                 raise CommandError(
-                    f"{self._who} asked something that nobody could answer, and the turn was "
-                    "stopped; ask again at a terminal, with another key"
+                    f"{self._agent_name} asked something that nobody could answer, and the turn "
+                    "was stopped; ask again at a terminal, with another key"
                 )
             case wire.STOP_REASON_CANCELLED:
-                say("crabtalk: the turn was stopped; what was said by then is kept")
+                print_to_stderr("crabtalk: the turn was stopped; what was said by then is kept")
                 return 130
             case wire.STOP_REASON_MAX_ITERATIONS:
                 raise CommandError(
-                    f"{self._who} used up its steps before it was done; ask it to go on, or raise "
-                    "max_iterations in its file"
+                    f"{self._agent_name} used up its steps before it was done; ask it to go on, "
+                    "or raise max_iterations in its file"
                 )
             case wire.STOP_REASON_NO_ACTION:
-                raise CommandError(f"the model said nothing; ask {self._who} again")
+                raise CommandError(f"the model said nothing; ask {self._agent_name} again")
             case wire.STOP_REASON_LENGTH:
-                say("the model's limit cut this answer off; ask it to go on")
+                print_to_stderr("the model's limit cut this answer off; ask it to go on")
         return 0
 
 
@@ -289,19 +316,21 @@ def can_answer() -> bool:
 
 def is_unattended_refusal(result: "wire.ToolResultEvent") -> bool:
     """Whether a call was refused because it needs an approval and nobody can give it."""
-    return result.is_error and result.output.startswith(DENIED) and ALLOWING in result.output
-
-
-def refusal_sentence(tools: list[str]) -> str:
-    names = list(dict.fromkeys(map(one_line, tools)))
-    was = "was" if len(names) == 1 else "were"
     return (
-        f"{', '.join(names)} {was} not allowed: that needs an approval, and nobody is here to give "
-        f"it; `crabtalk ask {ALLOWING}` runs it without asking"
+        result.is_error and result.output.startswith(DENIAL_PREFIX) and ALLOW_FLAG in result.output
     )
 
 
-def parting(error: Exception) -> str | None:
+def format_refusal(tools: list[str]) -> str:
+    names = list(dict.fromkeys(map(to_one_line, tools)))
+    was = "was" if len(names) == 1 else "were"
+    return (
+        f"{', '.join(names)} {was} not allowed: that needs an approval, and nobody is here to give "
+        f"it; `crabtalk ask {ALLOW_FLAG}` runs it without asking"
+    )
+
+
+def get_shutdown_reason(error: Exception) -> str | None:
     """Why a daemon leaves a turn, without the advice to try again; None for any other error."""
     from crabtalk.client import ServerError
 

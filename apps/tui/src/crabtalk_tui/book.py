@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 from .complaints import CommandError
 
 if TYPE_CHECKING:
-    from crabtalk.memory import Entry
+    from crabtalk.memory import MemoryEntry
 
 
-def write_book(entries: "list[Entry]", directory: Path) -> None:
+def write_memory_pages(entries: "list[MemoryEntry]", directory: Path) -> None:
     """In the place of the pages that are there. Raises when one of them would be lost by that."""
     from crabtalk.memory import tree
 
     names = {entry.name for entry in entries}
     for kind in tree.DIRECTORIES.values():
         for path in (directory / kind).glob("*.md"):
-            if path.is_file() and path.stem not in names and not is_dumped(path):
+            if path.is_file() and path.stem not in names and not is_dumped_page(path):
                 raise CommandError(
                     f"{path} is a page of yours that the memory does not have; load it first, or "
                     "name another directory"
                 )
-    tree.dump(entries, directory)
+    tree.write_book(entries, directory)
 
 
-def read_book(directory: Path) -> "list[Entry]":
+def read_memory_pages(directory: Path) -> "list[MemoryEntry]":
     from crabtalk.memory import tree
 
-    return tree.load(directory, int(time.time()))
+    return tree.read_book(directory, int(time.time()))
 
 
-def is_dumped(path: Path) -> bool:
+def is_dumped_page(path: Path) -> bool:
     """Whether it begins the way pages of a dump do, and pages that people wrote do not."""
     from crabtalk.memory import page
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from crabtalk.component.command import Commands, HomeDirectory
+from crabtalk.component.command import CommandGroup, HomeDirectory
 
 from . import __version__
-from .complaints import complaint
+from .complaints import explain_error
 from .options import MODE_HELP, MODES, no_start_option
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ COMMANDS = {
     "doctor": ("What is wrong, and why", "doctor:doctor"),
     "completions": ("For your shell", "completion:completions"),
 }
-WIDE = 78  # columns that two columns of commands need
+TWO_COLUMN_WIDTH = 78  # columns that two columns of commands need
 
 EXAMPLES = 'Example: git diff | crabtalk ask "What does this change?"'
 
 
-class Crabtalk(Commands):
+class CrabtalkCommands(CommandGroup):
     """Its commands are named here and imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -70,7 +70,7 @@ class Crabtalk(Commands):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, what) for name, (what, _) in COMMANDS.items()]
         with formatter.section("Commands"):
-            if formatter.width < WIDE:
+            if formatter.width < TWO_COLUMN_WIDTH:
                 formatter.write_dl(rows)
                 return
             half = -(-len(rows) // 2)
@@ -89,13 +89,13 @@ class Crabtalk(Commands):
         # Not the group's own: it would import every command for its help.
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
-    def complaint(self, error: Exception) -> str | None:
-        return complaint(error)
+    def explain_error(self, error: Exception) -> str | None:
+        return explain_error(error)
 
 
 @click.group(
     "crabtalk",
-    cls=Crabtalk,
+    cls=CrabtalkCommands,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND] [ARGS]...",
     epilog=EXAMPLES,
@@ -130,17 +130,19 @@ def main(
     from .message import has_terminal
 
     if has_terminal():
-        chat(home, agent, sender or "", start=not no_start, mode=mode or "")
+        run_chat(home, agent, sender or "", start=not no_start, mode=mode or "")
     from .ask import ask
 
     ctx.invoke(ask, agent=agent, sender=sender, home=home, mode=mode)
 
 
-def chat(home: Path | None, agent: str | None, sender: str, *, start: bool, mode: str) -> NoReturn:
+def run_chat(
+    home: Path | None, agent: str | None, sender: str, *, start: bool, mode: str
+) -> NoReturn:
     # What is loaded stays: to look for garbage in it takes 10 ms, and finds none.
     gc.disable()
-    from .chat.app import run
+    from .chat.app import run_chat
 
     gc.freeze()
     gc.enable()
-    sys.exit(run(home=home, agent=agent, sender=sender, start=start, mode=mode))
+    sys.exit(run_chat(home=home, agent=agent, sender=sender, start=start, mode=mode))

@@ -3,7 +3,7 @@
 import re
 
 # As vendors and model servers put it. The daemon passes their sentence on, and no code with it.
-TOO_LONG = re.compile(
+CONTEXT_OVERFLOW = re.compile(
     r"context[ _](?:size|length|limit|window)|too long|too many input tokens|input token count",
     re.IGNORECASE,
 )
@@ -13,10 +13,10 @@ class CommandError(Exception):
     """What a command finds it cannot do. Says so in such a sentence."""
 
 
-def complaint(error: Exception) -> str | None:
+def explain_error(error: Exception) -> str | None:
     """None for what is a fault of ours, and deserves a traceback."""
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
-    from crabtalk.memory import StoreError
+    from crabtalk.memory import MemoryStoreError
     from crabtalk.protocol import FrameTooLargeError
 
     match error:
@@ -34,11 +34,11 @@ def complaint(error: Exception) -> str | None:
             return "the daemon did not answer in time; `crabtalkd status` says how it is"
         case UnicodeEncodeError(reason="surrogates not allowed"):  # from words on a command line
             return "what was typed is not text in UTF-8; leave out what is not"
-        case CommandError() | StoreError() | OSError():
+        case CommandError() | MemoryStoreError() | OSError():
             return str(error)
     return None
 
 
-def is_too_long(sentence: str) -> bool:
+def is_context_overflow(sentence: str) -> bool:
     """Whether a model refused what it was sent because it reads no more than so much."""
-    return TOO_LONG.search(sentence) is not None
+    return CONTEXT_OVERFLOW.search(sentence) is not None

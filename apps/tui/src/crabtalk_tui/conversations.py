@@ -9,43 +9,43 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    cells,
-    counted,
-    document,
+    apply_style,
+    escape_controls,
+    format_count,
+    format_table,
+    get_line_width,
     json_option,
-    line_width,
-    one_line,
-    say,
-    show,
-    styled,
-    table,
-    visible,
+    measure_width,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
-from .agreement import must_agree, yes_option
+from .agreement import require_confirmation, yes_option
 from .complaints import CommandError
-from .moments import local
+from .moments import format_local_time
 from .names import AgentName
-from .objects import as_object
-from .options import daemon, home_option, inherited
-from .stores import known
+from .objects import message_to_dict
+from .options import connect_daemon, home_option, inherit_from_root
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient
     from crabtalk.protocol import wire
 
-    from .chat.exporting import Form
+    from .chat.exporting import ExportFormat
 
-PAGE = 200  # messages asked for at a time
-SHOWN = 20
-USER = "user"  # who speaks where no sender is named
-NAMES = "`crabtalk conversations list` has all there are"
+PAGE_SIZE = 200  # messages asked for at a time
+DEFAULT_LAST = 20
+DEFAULT_SENDER = "user"  # who speaks where no sender is named
+LIST_HINT = "`crabtalk conversations list` has all there are"
 
 agent_argument = click.argument("agent", type=AgentName())
 sender_option = click.option(
     "--sender",
-    callback=lambda ctx, param, value: inherited(ctx, param, value) or USER,
-    help=f"Who speaks with the agent  [default: {USER}]",
+    callback=lambda ctx, param, value: inherit_from_root(ctx, param, value) or DEFAULT_SENDER,
+    help=f"Who speaks with the agent  [default: {DEFAULT_SENDER}]",
 )
 
 
@@ -78,19 +78,22 @@ def conversations_list(
       crabtalk conversations list
       crabtalk conversations list --agent crab --active --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         if active:
             found = [
-                as_object(c) for c in client.list_active_conversations(agent, sender).conversations
+                message_to_dict(c)
+                for c in client.list_active_conversations(agent, sender).conversations
             ]
         else:
-            found = [as_object(c) for c in client.list_conversations(agent, sender).conversations]
+            found = [
+                message_to_dict(c) for c in client.list_conversations(agent, sender).conversations
+            ]
     if in_json:
-        document({"conversations": found})
+        print_json({"conversations": found})
     elif found:
-        show(listing(found))
+        print_output(format_conversation_list(found))
     else:
-        say("there are none")
+        print_to_stderr("there are none")
 
 
 @conversations.command("show")
@@ -99,7 +102,7 @@ def conversations_list(
 @click.option(
     "--last",
     type=click.IntRange(1),
-    default=SHOWN,
+    default=DEFAULT_LAST,
     show_default=True,
     metavar="N",
     help="Only the last N messages.",
@@ -118,28 +121,28 @@ def conversations_show(
       crabtalk conversations show crab --sender tg:12345 --last 100
       crabtalk conversations show crab --all --json
     """
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         total = client.list_messages(agent, sender=sender, limit=1).total
         first = 0 if whole else max(0, total - last)
-        said = [m for page in pages(client, agent, sender, first) for m in page.messages]
+        said = [m for page in iter_pages(client, agent, sender, first) for m in page.messages]
     if in_json:
-        document(
+        print_json(
             {
                 "agent": agent,
                 "sender": sender,
                 "total": total,
-                "messages": [as_object(each) for each in said],
+                "messages": [message_to_dict(each) for each in said],
             }
         )
         return
     if not said:
-        say("nothing was said in it")
+        print_to_stderr("nothing was said in it")
         return
     if first:
-        say(f"{first} before these; --all shows them")
-    text = "\n\n".join(message_text(each, agent, sender) for each in said)
+        print_to_stderr(f"{first} before these; --all shows them")
+    text = "\n\n".join(format_message(each, agent, sender) for each in said)
     if sys.stdout.isatty():
-        show(text)
+        print_output(text)
     else:
         click.echo(text.encode())
 
@@ -165,7 +168,12 @@ def conversations_show(
 @home_option
 @json_option
 def conversations_export(
-    agent: str, sender: str, kind: "Form", output: Path | None, home: Path | None, in_json: bool
+    agent: str,
+    sender: str,
+    kind: "ExportFormat",
+    output: Path | None,
+    home: Path | None,
+    in_json: bool,
 ) -> None:
     """Write a whole conversation as one document that needs nothing else.
 
@@ -174,28 +182,28 @@ def conversations_export(
       crabtalk conversations export crab > crab.md
       crabtalk conversations export crab --as html -o crab.html
     """
-    from .chat.exporting import exporter
+    from .chat.exporting import create_exporter
 
     if in_json and output is None:
         kind = "json"
-    with daemon(home) as client, known(NAMES):
-        info = listed(client, agent, sender)
-        made = exporter(kind, agent=agent, sender=sender, title=info.title)
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
+        info = find_conversation(client, agent, sender)
+        made = create_exporter(kind, agent=agent, sender=sender, title=info.title)
         with (
             nullcontext(sys.stdout)
             if output is None
             else output.open("w", encoding="utf-8") as file
         ):
             click.echo(made.begin(), file, nl=False, color=True)
-            for page in pages(client, agent, sender):
+            for page in iter_pages(client, agent, sender):
                 click.echo(made.add(page.messages), file, nl=False, color=True)
             click.echo(made.end(), file, nl=False, color=True)
     if output is None:
         return
     if in_json:
-        document({"file": str(output), "messages": info.message_count})
+        print_json({"file": str(output), "messages": info.message_count})
     else:
-        say(f"{counted(info.message_count, 'message')} written to {output}")
+        print_to_stderr(f"{format_count(info.message_count, 'message')} written to {output}")
 
 
 @conversations.command("rm")
@@ -212,71 +220,73 @@ def conversations_rm(agent: str, sender: str, yes: bool, home: Path | None, in_j
       crabtalk conversations rm crab
       crabtalk conversations rm crab --sender tg:12345 --yes
     """
-    with daemon(home) as client:
-        found = listed(client, agent, sender)
-        who = f"{one_line(agent)} and {one_line(sender)}"
-        must_agree(
-            f"Remove the conversation of {who}, {counted(found.message_count, 'message')}?", yes
+    with connect_daemon(home) as client:
+        found = find_conversation(client, agent, sender)
+        who = f"{to_one_line(agent)} and {to_one_line(sender)}"
+        require_confirmation(
+            f"Remove the conversation of {who}, {format_count(found.message_count, 'message')}?",
+            yes,
         )
-        with known(NAMES):
+        with explain_not_found(LIST_HINT):
             client.delete_conversation(found.file_path)
     if in_json:
-        document({"removed": {"agent": agent, "sender": sender}})
+        print_json({"removed": {"agent": agent, "sender": sender}})
     else:
-        say(f"removed what {who} said")
+        print_to_stderr(f"removed what {who} said")
 
 
 # ── What the daemon is asked ───────────────────────────────────────────────────────────────────
 
 
-def pages(
+def iter_pages(
     client: "SyncClient", agent: str, sender: str, first: int = 0
 ) -> "Iterator[wire.MessagePage]":
     """From that message on, however many they are."""
     offset: int | None = first
     while offset is not None:
-        page = client.list_messages(agent, sender=sender, offset=offset, limit=PAGE)
+        page = client.list_messages(agent, sender=sender, offset=offset, limit=PAGE_SIZE)
         yield page
         offset = page.next_offset if page.HasField("next_offset") else None
 
 
-def listed(client: "SyncClient", agent: str, sender: str) -> "wire.ConversationInfo":
+def find_conversation(client: "SyncClient", agent: str, sender: str) -> "wire.ConversationInfo":
     """The one of that pair: an empty name would select all of them."""
     for each in client.list_conversations(agent, sender).conversations:
         if (each.agent, each.sender) == (agent, sender):
             return each
     raise CommandError(
-        f"{one_line(agent)} has had no conversation with {one_line(sender)}; {NAMES}"
+        f"{to_one_line(agent)} has had no conversation with {to_one_line(sender)}; {LIST_HINT}"
     )
 
 
 # ── How it looks ───────────────────────────────────────────────────────────────────────────────
 
 
-def listing(found: Sequence[dict[str, Any]]) -> str:
+def format_conversation_list(found: Sequence[dict[str, Any]]) -> str:
     """Those in memory have no date."""
     rows = [
         (
-            one_line(each["agent"]),
-            one_line(each["sender"]),
-            counted(each["message_count"], "message"),
+            to_one_line(each["agent"]),
+            to_one_line(each["sender"]),
+            format_count(each["message_count"], "message"),
             *([each["date"]] if "date" in each else []),
         )
         for each in found
     ]
-    used = sum(max(map(cells, column)) + 2 for column in zip(*rows, strict=True))
-    room = max(20, line_width() - used)
-    titles = [one_line(each["title"], room) or "(untitled)" for each in found]
-    return table([(*cell, title) for cell, title in zip(rows, titles, strict=True)])
+    used = sum(max(map(measure_width, column)) + 2 for column in zip(*rows, strict=True))
+    room = max(20, get_line_width() - used)
+    titles = [to_one_line(each["title"], room) or "(untitled)" for each in found]
+    return format_table([(*cell, title) for cell, title in zip(rows, titles, strict=True)])
 
 
-def message_text(message: "wire.ConversationMessage", agent: str, sender: str) -> str:
+def format_message(message: "wire.ConversationMessage", agent: str, sender: str) -> str:
     who = {"user": sender, "assistant": message.agent or agent}.get(message.role, message.role)
-    head = f"{styled(one_line(who), bold=True)} · {local(message.timestamp)}"
+    head = f"{apply_style(to_one_line(who), bold=True)} · {format_local_time(message.timestamp)}"
     text = message.content.rstrip("\n")
     # Into a pipe goes what was said; a terminal would obey it.
-    body = [visible(text, layout=True) if sys.stdout.isatty() else text] if text else []
+    body = [escape_controls(text, layout=True) if sys.stdout.isatty() else text] if text else []
     calls = [
-        f"→ {one_line(f'{c.name} {c.arguments}', line_width() - 2)}" for c in message.tool_calls
+        f"→ {to_one_line(f'{c.name} {c.arguments}', get_line_width() - 2)}"
+        for c in message.tool_calls
     ]
     return "\n".join([head, *body, *calls])

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from crabtalk.client import Event
     from crabtalk.protocol import wire
 
-CONNECTING = 5.0  # seconds
-PIECE = 65536
+CONNECT_TIMEOUT = 5.0  # seconds
+RECEIVE_SIZE = 65536
 
 
-def root_of(home: Path | None) -> Path:
+def resolve_home(home: Path | None) -> Path:
     """What `crabtalk.transport.default_home` says, which takes loading it."""
     return home or Path(os.environ.get("CRABTALK_HOME") or "~/.crabtalk").expanduser().absolute()
 
 
-def connected(home: Path | None) -> socket.socket | None:
+def connect_socket(home: Path | None) -> socket.socket | None:
     """None where it takes a client to say why: no daemon, no socket, a path too long for one."""
-    root = root_of(home)
+    root = resolve_home(home)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        line.settimeout(CONNECTING)
+        line.settimeout(CONNECT_TIMEOUT)
         line.connect(str(root / "run" / "crabtalk.sock"))
         line.settimeout(None)  # a turn takes as long as it takes
     except OSError:
@@ -37,20 +37,20 @@ def connected(home: Path | None) -> socket.socket | None:
     return line
 
 
-def streamed(line: socket.socket, request: "wire.StreamMsg") -> "Generator[Event, None, None]":
+def stream_turn(line: socket.socket, request: "wire.StreamMsg") -> "Generator[Event, None, None]":
     """The events of the turn, up to its end. Closing it hangs up, and the turn is cancelled."""
     from crabtalk.protocol import wire
 
     with line:
-        for frame in frames(line, wire.ClientMessage(stream=request)):
-            event = event_of(wire.ServerMessage.FromString(bytes(frame)))
+        for frame in read_frames(line, wire.ClientMessage(stream=request)):
+            event = decode_event(wire.ServerMessage.FromString(bytes(frame)))
             if event is not None:
                 yield event
             if isinstance(event, wire.StreamEnd):
                 return
 
 
-def frames(line: socket.socket, request: "wire.ClientMessage") -> Iterator[bytes | bytearray]:
+def read_frames(line: socket.socket, request: "wire.ClientMessage") -> Iterator[bytes | bytearray]:
     """What answers it. Raises ConnectionClosedError when nothing more can come."""
     from crabtalk.protocol import ConnectionClosedError, FrameDecoder, encode_frame
 
@@ -58,15 +58,15 @@ def frames(line: socket.socket, request: "wire.ClientMessage") -> Iterator[bytes
     data = encode_frame(request)
     try:
         line.sendall(data)
-        while data := line.recv(PIECE):
+        while data := line.recv(RECEIVE_SIZE):
             yield from decoder.feed(data)
     except OSError:
         raise ConnectionClosedError("the connection to the daemon was lost") from None
-    decoder.end()
+    decoder.feed_eof()
     raise ConnectionClosedError("the daemon closed the connection")
 
 
-def event_of(reply: "wire.ServerMessage") -> "Event | None":
+def decode_event(reply: "wire.ServerMessage") -> "Event | None":
     """None for an event of a newer daemon. Raises what the daemon refuses."""
     kind = reply.WhichOneof("msg")
     if kind == "stream":

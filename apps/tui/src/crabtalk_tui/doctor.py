@@ -4,9 +4,16 @@ from pathlib import Path
 
 import click
 
-from crabtalk.component.command import document, json_option, show, styled, table, visible
+from crabtalk.component.command import (
+    apply_style,
+    escape_controls,
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+)
 
-from .checks import Finding, examined
+from .checks import Finding, run_home_checks
 from .options import home_option
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -28,20 +35,22 @@ def doctor(ctx: click.Context, home: Path | None, in_json: bool) -> None:
     """
     from crabtalk.transport import default_home
 
-    from .daemon_checks import questioned
+    from .daemon_checks import run_daemon_checks
 
     root = home if home is not None else default_home()
-    findings = list(examined(root))
-    findings += questioned(root, findings)
+    findings = list(run_home_checks(root))
+    findings += run_daemon_checks(root, findings)
     is_well = all(finding.level != "fail" for finding in findings)
     if in_json:
-        document({"home": str(root), "ok": is_well, "findings": [as_json(f) for f in findings]})
+        print_json(
+            {"home": str(root), "ok": is_well, "findings": [finding_to_json(f) for f in findings]}
+        )
     else:
-        show(table([row(finding) for finding in findings]))
+        print_output(format_table([format_finding(finding) for finding in findings]))
     ctx.exit(0 if is_well else 1)
 
 
-def as_json(finding: Finding) -> dict[str, str]:
+def finding_to_json(finding: Finding) -> dict[str, str]:
     return {
         "level": finding.level,
         "what": finding.what,
@@ -50,6 +59,10 @@ def as_json(finding: Finding) -> dict[str, str]:
     }
 
 
-def row(finding: Finding) -> tuple[str, ...]:
+def format_finding(finding: Finding) -> tuple[str, ...]:
     text = f"{finding.text}  → {finding.mend}" if finding.mend else finding.text
-    return styled(f"{finding.level:<4}", fg=COLOURS[finding.level]), finding.what, visible(text)
+    return (
+        apply_style(f"{finding.level:<4}", fg=COLOURS[finding.level]),
+        finding.what,
+        escape_controls(text),
+    )

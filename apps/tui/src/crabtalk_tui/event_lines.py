@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from crabtalk.component.command import visible
+from crabtalk.component.command import escape_controls
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
 
-def as_json(event: "wire.AgentEventMsg") -> dict[str, Any]:
+def event_to_json(event: "wire.AgentEventMsg") -> dict[str, Any]:
     """With its kind always there: its zero means something, and protobuf leaves zeros out."""
     from google.protobuf.json_format import MessageToDict
 
@@ -18,13 +18,13 @@ def as_json(event: "wire.AgentEventMsg") -> dict[str, Any]:
     return {**known, "kind": wire.AgentEventKind.Name(event.kind)}
 
 
-class EventLines:
+class EventFormatter:
     """Pieces of text are put together, and shown when they are complete."""
 
     def __init__(self) -> None:
-        self._saying: dict[str, list[str]] = {}  # by run
+        self._unfinished_text: dict[str, list[str]] = {}  # by run
 
-    def line(self, event: "wire.AgentEventMsg") -> str:
+    def format_event(self, event: "wire.AgentEventMsg") -> str:
         """Empty for what is no line of its own."""
         from crabtalk.protocol import wire
 
@@ -32,7 +32,7 @@ class EventLines:
         content = event.content
         match event.kind:
             case wire.TEXT_DELTA | wire.THINKING_DELTA:
-                self._saying.setdefault(event.run_id, []).append(content)
+                self._unfinished_text.setdefault(event.run_id, []).append(content)
                 return ""
             case wire.TEXT_START | wire.THINKING_START | wire.TOOLS_COMPLETE | wire.CONTEXT_USAGE:
                 return ""
@@ -40,14 +40,14 @@ class EventLines:
                 what, content = "hears", " ".join(content.split())
             case wire.TEXT_END | wire.THINKING_END:
                 what = "says" if event.kind == wire.TEXT_END else "thinks"
-                content = " ".join("".join(self._saying.pop(event.run_id, ())).split())
+                content = " ".join("".join(self._unfinished_text.pop(event.run_id, ())).split())
             case wire.TOOL_RESULT:
                 first = next(iter(event.tool_output.splitlines()), "")
                 failed = "failed: " if event.tool_is_error else ""
                 content = f"{content} {failed}{first}".rstrip()
             case wire.DONE:
-                self._saying.pop(event.run_id, None)
+                self._unfinished_text.pop(event.run_id, None)
                 content = f"{content} {event.error}".strip()
         missed = f" (after {event.missed} missed)" if event.missed else ""
         head = f"{event.timestamp[11:19]} {event.guest or event.agent} with {event.sender}"
-        return visible(f"{head}: {what} {content}{missed}".rstrip())
+        return escape_controls(f"{head}: {what} {content}{missed}".rstrip())

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table
+from crabtalk.component.command import (
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
 from .complaints import CommandError
-from .event_lines import EventLines, as_json
-from .options import daemon, home_option, inherited
-from .stores import known
+from .event_lines import EventFormatter, event_to_json
+from .options import connect_daemon, home_option, inherit_from_root
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-USER = "user"  # the owner: what is set up at the terminal has the owner's rights
+DEFAULT_SENDER = "user"  # the owner: what is set up at the terminal has the owner's rights
 
 
 @click.group()
@@ -44,14 +51,14 @@ def events_list(home: Path | None, in_json: bool) -> None:
       crabtalk events list
       crabtalk events list --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         found = client.list_subscriptions().subscriptions
     if in_json:
-        document({"subscriptions": [subscription(each) for each in found]})
+        print_json({"subscriptions": [subscription_to_json(each) for each in found]})
     elif found:
-        show(table([row(each) for each in found]))
+        print_output(format_table([format_subscription(each) for each in found]))
     else:
-        say("there are no subscriptions; `crabtalk events subscribe` makes one")
+        print_to_stderr("there are no subscriptions; `crabtalk events subscribe` makes one")
 
 
 @events.command("subscribe")
@@ -60,9 +67,9 @@ def events_list(home: Path | None, in_json: bool) -> None:
 @click.option("--once", is_flag=True, help="The first time only.")
 @click.option(
     "--sender",
-    callback=inherited,
+    callback=inherit_from_root,
     metavar="NAME",
-    help=f"Whose rights the runs have  [default: {USER}]",
+    help=f"Whose rights the runs have  [default: {DEFAULT_SENDER}]",
 )
 @home_option
 @json_option
@@ -78,12 +85,12 @@ def events_subscribe(
       crabtalk events subscribe agent:scout:done crab
       crabtalk events subscribe rss:fetch scout --once
     """
-    with daemon(home) as client, known("`crabtalk agents list` has the names"):
-        made = client.subscribe_event(source, agent, once=once, sender=sender or USER)
+    with connect_daemon(home) as client, explain_not_found("`crabtalk agents list` has the names"):
+        made = client.subscribe_event(source, agent, once=once, sender=sender or DEFAULT_SENDER)
     if in_json:
-        document(subscription(made))
+        print_json(subscription_to_json(made))
     else:
-        show(table([row(made)]))
+        print_output(format_table([format_subscription(made)]))
 
 
 @events.command("remove")
@@ -96,9 +103,9 @@ def events_remove(number: int, home: Path | None) -> None:
     Example:
       crabtalk events remove 3
     """
-    with daemon(home) as client, known("`crabtalk events list` has the ids"):
+    with connect_daemon(home) as client, explain_not_found("`crabtalk events list` has the ids"):
         client.unsubscribe_event(number)
-    say(f"removed {number}")
+    print_to_stderr(f"removed {number}")
 
 
 @events.command("publish")
@@ -115,10 +122,10 @@ def events_publish(source: str, payload: str | None, home: Path | None) -> None:
       crabtalk events publish rss:fetch "Crabs found on the moon"
       curl -s https://example.org/feed | crabtalk events publish rss:fetch
     """
-    text = piped() if payload is None else payload
-    with daemon(home) as client:
+    text = read_payload() if payload is None else payload
+    with connect_daemon(home) as client:
         client.publish_event(source, text)
-    say(f"published {one_line(source)}")
+    print_to_stderr(f"published {to_one_line(source)}")
 
 
 @events.command("watch")
@@ -136,19 +143,19 @@ def events_watch(agent: str | None, sender: str | None, home: Path | None, in_js
     """
     from crabtalk.protocol import wire
 
-    lines = EventLines()
+    lines = EventFormatter()
     known = frozenset(wire.AgentEventKind.values())
-    with suppress(KeyboardInterrupt), daemon(home) as client:
+    with suppress(KeyboardInterrupt), connect_daemon(home) as client:
         for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
             if event.kind not in known:
                 continue  # the daemon is newer than this command
             if in_json:
-                document(as_json(event))
-            elif line := lines.line(event):
-                show(line)
+                print_json(event_to_json(event))
+            elif line := lines.format_event(event):
+                print_output(line)
 
 
-def piped() -> str:
+def read_payload() -> str:
     """What comes on standard input; nothing from a terminal, where nobody expects to be asked."""
     from crabtalk.protocol import MAX_FRAME
 
@@ -162,7 +169,7 @@ def piped() -> str:
         raise CommandError("standard input is not UTF-8; convert it first") from None
 
 
-def subscription(info: "wire.SubscriptionInfo") -> dict[str, Any]:
+def subscription_to_json(info: "wire.SubscriptionInfo") -> dict[str, Any]:
     return {
         "id": info.id,
         "source": info.source,
@@ -172,7 +179,7 @@ def subscription(info: "wire.SubscriptionInfo") -> dict[str, Any]:
     }
 
 
-def row(info: "wire.SubscriptionInfo") -> tuple[str, ...]:
+def format_subscription(info: "wire.SubscriptionInfo") -> tuple[str, ...]:
     once = " once" if info.once else ""
-    by = f"by {one_line(info.created_by)}" if info.created_by else "by nobody known"
-    return str(info.id), one_line(info.source), f"→ {one_line(info.target_agent)}{once}", by
+    by = f"by {to_one_line(info.created_by)}" if info.created_by else "by nobody known"
+    return str(info.id), to_one_line(info.source), f"→ {to_one_line(info.target_agent)}{once}", by

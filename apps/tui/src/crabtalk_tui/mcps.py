@@ -9,24 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table
+from crabtalk.component.command import (
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
-from .agreement import must_agree, yes_option
+from .agreement import require_confirmation, yes_option
 from .complaints import CommandError
-from .mcp_exchange import is_masked, read_servers, write_servers
-from .mcp_lines import as_json, details, event_json, event_line, row
+from .mcp_exchange import export_servers, has_masked_secrets, parse_servers
+from .mcp_lines import event_to_json, format_details, format_event, format_row, mcp_to_json
 from .names import AgentName
-from .options import daemon, home_option
-from .stores import known
+from .options import connect_daemon, home_option
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-NAMES = "`crabtalk mcp list` has the names"
-AGENTS = "`crabtalk agents list` has the names"
-LARGEST = 1 << 20  # bytes of a file with servers
+LIST_HINT = "`crabtalk mcp list` has the names"
+AGENTS_HINT = "`crabtalk agents list` has the names"
+MAX_FILE_SIZE = 1 << 20  # bytes of a file with servers
 # What asking for the names of tools may take: they are there, or not worth waiting for.
-PATIENCE = 3.0
+TOOLS_TIMEOUT = 3.0
 
 agent_argument = click.argument("agent", type=AgentName())
 
@@ -57,14 +64,14 @@ def mcp_list(agent: str, home: Path | None, in_json: bool) -> None:
       crabtalk mcp list
       crabtalk mcp list --agent crab --json
     """
-    with daemon(home) as client, known(AGENTS):
+    with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
         found = client.list_mcps(agent).mcps
     if in_json:
-        document({"mcps": [as_json(each) for each in found]})
+        print_json({"mcps": [mcp_to_json(each) for each in found]})
     elif found:
-        show(table([row(each) for each in found]))
+        print_output(format_table([format_row(each) for each in found]))
     else:
-        say("there are no MCP servers; `crabtalk mcp add` makes one")
+        print_to_stderr("there are no MCP servers; `crabtalk mcp add` makes one")
 
 
 @mcp.command("show")
@@ -82,16 +89,16 @@ def mcp_show(agent: str, name: str, home: Path | None, in_json: bool) -> None:
       crabtalk mcp show crab github
       crabtalk mcp show crab github --json
     """
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         found = [each for each in client.list_mcps(agent).mcps if each.name == name]
     info = next((each for each in found if each.source == agent), None)
     if info is None:
-        raise no_server(agent, name)
-    tools = tool_names(home, info) if info.tool_count else []
+        raise make_missing_server_error(agent, name)
+    tools = load_tool_names(home, info) if info.tool_count else []
     if in_json:
-        document({**as_json(info), "tools": tools})
+        print_json({**mcp_to_json(info), "tools": tools})
     else:
-        show("\n".join(details(info, tools)))
+        print_output("\n".join(format_details(info, tools)))
 
 
 @mcp.command("add")
@@ -136,17 +143,19 @@ def mcp_add(
         "name": name,
         "command": command[0] if command else "",
         "args": command[1:],
-        "env": dict(map(variable, env)),
+        "env": dict(map(parse_env_option, env)),
         "url": url,
-        "auth": header() if auth == "-" else auth,
+        "auth": read_auth_header() if auth == "-" else auth,
         "auto_restart": not no_restart,
     }
-    with daemon(home) as client, known(AGENTS):
+    with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
         made = client.upsert_mcp(agent, config)
     if in_json:
-        document(as_json(made))
+        print_json(mcp_to_json(made))
     else:
-        say(f"{one_line(agent)} has {one_line(name)}; `crabtalk mcp list` says how it is")
+        print_to_stderr(
+            f"{to_one_line(agent)} has {to_one_line(name)}; `crabtalk mcp list` says how it is"
+        )
 
 
 @mcp.command("rm")
@@ -163,15 +172,15 @@ def mcp_rm(agent: str, name: str, yes: bool, home: Path | None, in_json: bool) -
       crabtalk mcp rm crab github
       crabtalk mcp rm crab github --yes
     """
-    with daemon(home) as client, known(NAMES):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         if name not in [each.name for each in client.list_mcps(agent).mcps]:
-            raise no_server(agent, name)
-        must_agree(f"Take {one_line(name)} from {one_line(agent)}?", yes)
+            raise make_missing_server_error(agent, name)
+        require_confirmation(f"Take {to_one_line(name)} from {to_one_line(agent)}?", yes)
         client.delete_mcp(agent, name)
     if in_json:
-        document({"removed": {"agent": agent, "name": name}})
+        print_json({"removed": {"agent": agent, "name": name}})
     else:
-        say(f"{one_line(agent)} no longer has {one_line(name)}")
+        print_to_stderr(f"{to_one_line(agent)} no longer has {to_one_line(name)}")
 
 
 @mcp.command("import")
@@ -189,9 +198,9 @@ def mcp_import(agent: str, file: Any, home: Path | None, in_json: bool) -> None:
       crabtalk mcp import crab ~/.config/Claude/claude_desktop_config.json
       crabtalk mcp export crab | crabtalk mcp import twin -
     """
-    taken = read_servers(contents(file), os.environ)
+    taken = parse_servers(read_servers_file(file), os.environ)
     done: dict[str, str] = {}
-    with daemon(home) as client, known(AGENTS):
+    with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
         before = {each.name for each in client.list_mcps(agent).mcps}
         try:
             for server in taken.servers:
@@ -200,11 +209,11 @@ def mcp_import(agent: str, file: Any, home: Path | None, in_json: bool) -> None:
         finally:
             if not in_json:
                 for name, what in done.items():
-                    say(f"{what} {one_line(name)}")
+                    print_to_stderr(f"{what} {to_one_line(name)}")
     for remark in taken.remarks:
-        say(one_line(remark))
+        print_to_stderr(to_one_line(remark))
     if in_json:
-        document({"agent": agent, "servers": done, "remarks": taken.remarks})
+        print_json({"agent": agent, "servers": done, "remarks": taken.remarks})
 
 
 @mcp.command("export")
@@ -219,15 +228,17 @@ def mcp_export(agent: str, home: Path | None, in_json: bool) -> None:
       crabtalk mcp export crab > servers.json
       crabtalk mcp export crab --json
     """
-    with daemon(home) as client, known(AGENTS):
+    with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
         servers = json.loads(client.get_agent(agent).config)["mcps"]
-    made = write_servers(servers)
+    made = export_servers(servers)
     if in_json:
-        document(made)
+        print_json(made)
     else:
         click.echo(json.dumps(made, indent=2, ensure_ascii=False))
-    if is_masked(servers):
-        say("secrets are masked as ********; write them in before another program uses this")
+    if has_masked_secrets(servers):
+        print_to_stderr(
+            "secrets are masked as ********; write them in before another program uses this"
+        )
 
 
 @mcp.command("watch")
@@ -242,40 +253,40 @@ def mcp_watch(agent: str | None, home: Path | None, in_json: bool) -> None:
       crabtalk mcp watch
       crabtalk mcp watch --agent crab --json
     """
-    with suppress(KeyboardInterrupt), daemon(home) as client:
+    with suppress(KeyboardInterrupt), connect_daemon(home) as client:
         for event in client.subscribe_mcp_events():
             if agent is not None and event.agent != agent:
                 continue
             if in_json:
-                document(event_json(event))
+                print_json(event_to_json(event))
             else:
-                show(event_line(event))
+                print_output(format_event(event))
 
 
 # ── What was said on the command line ──────────────────────────────────────────────────────────
 
 
-def variable(text: str) -> tuple[str, str]:
+def parse_env_option(text: str) -> tuple[str, str]:
     """Secrets need not stand on the command line, where every user of the machine sees them."""
     key, separator, value = text.partition("=")
     if separator:
         return key, value
     if key not in os.environ:
         raise CommandError(
-            f"{one_line(key)} is not in your environment; write {one_line(key)}=VALUE"
+            f"{to_one_line(key)} is not in your environment; write {to_one_line(key)}=VALUE"
         )
     return key, os.environ[key]
 
 
-def header() -> str:
+def read_auth_header() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Authorization", hide_input=True, err=True))
-    return sys.stdin.read(LARGEST).strip()
+    return sys.stdin.read(MAX_FILE_SIZE).strip()
 
 
-def contents(file: Any) -> str:
-    data: bytes = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
+def read_servers_file(file: Any) -> str:
+    data: bytes = file.read(MAX_FILE_SIZE + 1)
+    if len(data) > MAX_FILE_SIZE:
         raise CommandError(f"{file.name} is larger than 1 MiB; name a file with servers only")
     try:
         return data.decode("utf-8-sig")
@@ -283,7 +294,7 @@ def contents(file: Any) -> str:
         raise CommandError(f"{file.name} is not UTF-8; convert it first") from None
 
 
-def tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
+def load_tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
     """The feed begins with how every server is, and only it has the names."""
     import asyncio
 
@@ -299,13 +310,15 @@ def tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
         return []
 
     async def in_time() -> list[str]:
-        return await asyncio.wait_for(ask(), PATIENCE)
+        return await asyncio.wait_for(ask(), TOOLS_TIMEOUT)
 
     with suppress(TimeoutError, ServerError):
         return asyncio.run(in_time())
     return []
 
 
-def no_server(agent: str, name: str) -> CommandError:
-    whose = f"{one_line(agent)} has no MCP server" if agent else "no MCP server for all agents is"
-    return CommandError(f"{whose} called {name!r}; {NAMES}")
+def make_missing_server_error(agent: str, name: str) -> CommandError:
+    whose = (
+        f"{to_one_line(agent)} has no MCP server" if agent else "no MCP server for all agents is"
+    )
+    return CommandError(f"{whose} called {name!r}; {LIST_HINT}")

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    document,
+    apply_style,
+    escape_controls,
+    format_table,
+    get_line_width,
     json_option,
-    line_width,
-    one_line,
-    say,
-    show,
-    styled,
-    table,
-    visible,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
-from .book import read_book, write_book
+from .book import read_memory_pages, write_memory_pages
 from .complaints import CommandError
-from .difference import Difference
-from .emphasis import emphasised
-from .moments import age, day, timestamp
-from .places import place_options, placed
+from .difference import MemoryDiff
+from .emphasis import highlight_terms
+from .moments import format_age, format_day, format_timestamp
+from .places import add_location_options, parse_location
 
 if TYPE_CHECKING:
-    from crabtalk.memory import Entry, Hit
+    from crabtalk.memory import MemoryEntry, MemoryHit
 
-LINES = 3  # of an entry that was found
+PREVIEW_LINES = 3  # of an entry that was found
 
 
 @click.group()
@@ -56,7 +56,7 @@ def memory() -> None:
     metavar="N",
     help="Entries at most.",
 )
-@place_options
+@add_location_options
 @json_option
 def memory_search(words: tuple[str, ...], limit: int, in_json: bool, **where: Any) -> None:
     """Find entries by any of the words, the best first.
@@ -66,21 +66,21 @@ def memory_search(words: tuple[str, ...], limit: int, in_json: bool, **where: An
       crabtalk memory search crab tide tables
       crabtalk memory search --file crab.crmem tide --limit 20 --json
     """
-    place, query = placed(words, "QUERY...", **where)
+    place, query = parse_location(words, "QUERY...", **where)
     asked = " ".join(query)
-    with place.read() as store:
+    with place.open_to_read() as store:
         hits = store.search(asked, limit)
     if in_json:
-        document({"hits": [{**as_json(hit.entry), "score": hit.score} for hit in hits]})
+        print_json({"hits": [{**entry_to_json(hit.entry), "score": hit.score} for hit in hits]})
     elif hits:
-        show("\n\n".join(hit_text(hit, asked) for hit in hits))
+        print_output("\n\n".join(format_hit(hit, asked) for hit in hits))
     else:
-        say("nothing found")
+        print_to_stderr("nothing found")
 
 
 @memory.command("show")
 @click.argument("words", nargs=-1, metavar="AGENT NAME")
-@place_options
+@add_location_options
 @json_option
 def memory_show(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
     """Print an entry, found by its name or an alias, as it is.
@@ -90,20 +90,20 @@ def memory_show(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
       crabtalk memory show crab deploy
       crabtalk memory show crab deploy --json
     """
-    place, (name,) = placed(words, "NAME", **where)
-    with place.read() as store:
-        entry = store.entry(name)
+    place, (name,) = parse_location(words, "NAME", **where)
+    with place.open_to_read() as store:
+        entry = store.get_entry(name)
     if in_json:
-        document(as_json(entry))
+        print_json(entry_to_json(entry))
     elif sys.stdout.isatty():
-        show(visible(entry.content, layout=True))
+        print_output(escape_controls(entry.content, layout=True))
     else:
         click.echo(entry.content.encode(), nl=False)
 
 
 @memory.command("list")
 @click.argument("words", nargs=-1, metavar="AGENT")
-@place_options
+@add_location_options
 @json_option
 def memory_list(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
     """List dates, kinds and names, in the order they were written.
@@ -113,20 +113,24 @@ def memory_list(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
       crabtalk memory list crab
       crabtalk memory list --file ~/.crabtalk/memory/crab.crmem
     """
-    place, _ = placed(words, **where)
-    with place.read() as store:
-        entries = store.entries()
+    place, _ = parse_location(words, **where)
+    with place.open_to_read() as store:
+        entries = store.list_entries()
     if in_json:
-        document({"entries": [as_json(entry, content=False) for entry in entries]})
+        print_json({"entries": [entry_to_json(entry, content=False) for entry in entries]})
     elif entries:
-        show(table([(day(e.created_at), kind_of(e), one_line(e.name)) for e in entries]))
+        print_output(
+            format_table(
+                [(format_day(e.created_at), format_kind(e), to_one_line(e.name)) for e in entries]
+            )
+        )
     else:
-        say("it remembers nothing yet")
+        print_to_stderr("it remembers nothing yet")
 
 
 @memory.command("dump")
 @click.argument("words", nargs=-1, metavar="AGENT DIR")
-@place_options
+@add_location_options
 @json_option
 def memory_dump(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
     """Write a memory as a book of pages, one file an entry.
@@ -138,22 +142,22 @@ def memory_dump(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
     Example:
       crabtalk memory dump crab ~/brain
     """
-    place, (word,) = placed(words, "DIR", **where)
+    place, (word,) = parse_location(words, "DIR", **where)
     directory = Path(word).expanduser()
-    with place.read() as store:
-        entries = store.entries()
-    write_book(entries, directory)
+    with place.open_to_read() as store:
+        entries = store.list_entries()
+    write_memory_pages(entries, directory)
     if in_json:
-        document({"directory": str(directory), "entries": len(entries)})
+        print_json({"directory": str(directory), "entries": len(entries)})
     else:
         count = "1 entry is" if len(entries) == 1 else f"{len(entries)} entries are"
-        say(f"{count} in {directory}")
+        print_to_stderr(f"{count} in {directory}")
 
 
 @memory.command("load")
 @click.argument("words", nargs=-1, metavar="AGENT DIR")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@place_options
+@add_location_options
 @json_option
 def memory_load(words: tuple[str, ...], yes: bool, in_json: bool, **where: Any) -> None:
     """Put the pages of a book in the place of all an agent remembers.
@@ -165,24 +169,24 @@ def memory_load(words: tuple[str, ...], yes: bool, in_json: bool, **where: Any) 
       crabtalk memory load crab ~/brain
       crabtalk memory load crab ~/brain --yes
     """
-    place, (word,) = placed(words, "DIR", **where)
-    pages = read_book(Path(word).expanduser())
-    with place.write() as store:
-        before = store.entries()
-        difference = Difference.between(before, pages)
+    place, (word,) = parse_location(words, "DIR", **where)
+    pages = read_memory_pages(Path(word).expanduser())
+    with place.open_to_write() as store:
+        before = store.list_entries()
+        difference = MemoryDiff.compare(before, pages)
         if not in_json:
-            show(difference.as_text())
+            print_output(difference.format_text())
         elif not yes:
-            say(difference.as_text())
+            print_to_stderr(difference.format_text())
         if difference and not yes:
-            agree()
+            confirm_changes()
             # People take their time, and agents go on meanwhile.
-            if store.entries() != before:
+            if store.list_entries() != before:
                 raise CommandError("it has changed since, and is left as it is; load again")
         if difference:
             store.replace(pages)
     if in_json:
-        document(
+        print_json(
             {
                 "added": difference.added,
                 "removed": difference.removed,
@@ -191,33 +195,36 @@ def memory_load(words: tuple[str, ...], yes: bool, in_json: bool, **where: Any) 
         )
 
 
-def agree() -> None:
+def confirm_changes() -> None:
     if not sys.stdin.isatty():
         raise CommandError("nothing was changed; without a terminal to ask on, say --yes")
     if not click.confirm("Change it?", err=True):
         raise CommandError("nothing was changed; edit the pages and load them again")
 
 
-def as_json(entry: "Entry", *, content: bool = True) -> dict[str, Any]:
+def entry_to_json(entry: "MemoryEntry", *, content: bool = True) -> dict[str, Any]:
     known = {
         "name": entry.name,
-        "kind": kind_of(entry),
-        "created_at": timestamp(entry.created_at),
+        "kind": format_kind(entry),
+        "created_at": format_timestamp(entry.created_at),
         "aliases": list(entry.aliases),
     }
     return {**known, "content": entry.content} if content else known
 
 
-def hit_text(hit: "Hit", query: str) -> str:
+def format_hit(hit: "MemoryHit", query: str) -> str:
     """Name, kind and age, and the first lines that say something."""
     entry = hit.entry
-    name = styled(one_line(entry.name), bold=True)
+    name = apply_style(to_one_line(entry.name), bold=True)
     lines = [line for line in entry.content.splitlines() if line.strip()]
-    shown = [f"  {emphasised(one_line(line, line_width() - 2), query)}" for line in lines[:LINES]]
+    shown = [
+        f"  {highlight_terms(to_one_line(line, get_line_width() - 2), query)}"
+        for line in lines[:PREVIEW_LINES]
+    ]
     return "\n".join(
-        [f"{name} · {kind_of(entry)}, {age(time.time() - entry.created_at)} old", *shown]
+        [f"{name} · {format_kind(entry)}, {format_age(time.time() - entry.created_at)} old", *shown]
     )
 
 
-def kind_of(entry: "Entry") -> str:
+def format_kind(entry: "MemoryEntry") -> str:
     return entry.kind.name.lower()

@@ -4,10 +4,16 @@ from pathlib import Path
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show
+from crabtalk.component.command import (
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
 from .names import ModelName
-from .options import daemon, home_option
+from .options import connect_daemon, home_option
 
 
 @click.group(invoke_without_command=True)
@@ -35,14 +41,16 @@ def models_list(home: Path | None, in_json: bool) -> None:
       crabtalk models list
       crabtalk models list --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         found = client.list_models().models
     if in_json:
-        document({"models": [{"name": each.name, "active": each.active} for each in found]})
+        print_json({"models": [{"name": each.name, "active": each.active} for each in found]})
     elif found:
-        show("\n".join(f"{'*' if each.active else ' '} {one_line(each.name)}" for each in found))
+        print_output(
+            "\n".join(f"{'*' if each.active else ' '} {to_one_line(each.name)}" for each in found)
+        )
     else:
-        say("there is no model yet; `crabtalkd setup` helps with that")
+        print_to_stderr("there is no model yet; `crabtalkd setup` helps with that")
 
 
 @models.command("use")
@@ -56,9 +64,9 @@ def models_use(name: str, home: Path | None, in_json: bool) -> None:
     Example:
       crabtalk models use claude-sonnet-5
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         client.set_active_model(name)
     if in_json:
-        document({"name": name, "active": True})
+        print_json({"name": name, "active": True})
     else:
-        say(f"{one_line(name)} answers from now on")
+        print_to_stderr(f"{to_one_line(name)} answers from now on")

@@ -6,13 +6,19 @@ from datetime import UTC, datetime, timedelta
 import click
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-SPANS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
-AGES = ((365 * DAY, "year"), (30 * DAY, "month"), (DAY, "day"), (HOUR, "hour"), (MINUTE, "minute"))
+SPAN_UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+AGE_UNITS = (
+    (365 * DAY, "year"),
+    (30 * DAY, "month"),
+    (DAY, "day"),
+    (HOUR, "hour"),
+    (MINUTE, "minute"),
+)
 SPAN = re.compile(r"(\d{1,6})([mhdw])")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Moment(click.ParamType[datetime]):
+class TimeParameter(click.ParamType[datetime]):
     """A date, a time, or how long ago. With `whole_day` a date means its end."""
 
     name = "moment"
@@ -29,7 +35,7 @@ class Moment(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            return self._read(value.strip())
+            return self._parse(value.strip())
         except (ValueError, OverflowError):
             self.fail(
                 f"{value!r} is no time; write 2026-11-01, 2026-11-01T18:30, or 7d for seven days "
@@ -38,28 +44,28 @@ class Moment(click.ParamType[datetime]):
                 ctx,
             )
 
-    def _read(self, text: str) -> datetime:
+    def _parse(self, text: str) -> datetime:
         if ago := SPAN.fullmatch(text):
-            return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * SPANS[ago[2]])
+            return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * SPAN_UNITS[ago[2]])
         moment = datetime.fromisoformat(text)
         if self._whole_day and DATE.fullmatch(text):
             moment += timedelta(days=1)
         return moment.astimezone(UTC)
 
 
-def rfc3339(moment: datetime) -> str:
+def format_rfc3339(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def timestamp(seconds: int) -> str:
+def format_timestamp(seconds: int) -> str:
     """RFC 3339 of a moment since 1970. What no date can say is said in seconds."""
     try:
-        return rfc3339(datetime.fromtimestamp(seconds, UTC))
+        return format_rfc3339(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
         return f"@{seconds}"
 
 
-def seconds_of(time: str) -> int:
+def parse_timestamp(time: str) -> int:
     """The other way round; 0 for what is no time."""
     try:
         return int(datetime.fromisoformat(time).timestamp())
@@ -67,7 +73,7 @@ def seconds_of(time: str) -> int:
         return int(time[1:]) if re.fullmatch(r"@\d{1,20}", time) else 0
 
 
-def local(time: str) -> str:
+def format_local_time(time: str) -> str:
     """RFC 3339 as a clock on the wall has it; what is no time, as it is."""
     try:
         return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -75,14 +81,14 @@ def local(time: str) -> str:
         return time
 
 
-def day(seconds: int) -> str:
+def format_day(seconds: int) -> str:
     """The day of a moment since 1970."""
-    return local(timestamp(seconds))[:10]
+    return format_local_time(format_timestamp(seconds))[:10]
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """`3 days`, in the largest unit there is one of."""
-    for size, unit in AGES:
+    for size, unit in AGE_UNITS:
         if seconds >= size:
             count = int(seconds // size)
             return f"{count} {unit}{'s' if count > 1 else ''}"

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from crabtalk.client import Client
 
 # Whoever pressed Tab waits for no longer, in seconds.
-PATIENCE = 0.3
+COMPLETION_TIMEOUT = 0.3
 
 
-class Name(click.ParamType[str]):
+class CompletedName(click.ParamType[str]):
     """The name of something the daemon knows."""
 
     def shell_complete(
@@ -24,35 +24,40 @@ class Name(click.ParamType[str]):
         from click.shell_completion import CompletionItem
 
         home = ctx.params.get("home") or ctx.find_root().params.get("home")
-        names = asked(self.names, home)
+        names = query_names(self.load_names, home)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
-    async def names(self, client: "Client") -> list[str]:
+    async def load_names(self, client: "Client") -> list[str]:
         raise NotImplementedError
 
 
-class AgentName(Name):
+class AgentName(CompletedName):
     name = "name"
 
-    async def names(self, client: "Client") -> list[str]:
+    async def load_names(self, client: "Client") -> list[str]:
         return [agent.name for agent in (await client.list_agents()).agents]
 
 
-class ModelName(Name):
+class ModelName(CompletedName):
     name = "name"
 
-    async def names(self, client: "Client") -> list[str]:
+    async def load_names(self, client: "Client") -> list[str]:
         return [model.name for model in (await client.list_models()).models]
 
 
-def asked(question: "Callable[[Client], Awaitable[list[str]]]", home: Path | None) -> list[str]:
+def query_names(
+    question: "Callable[[Client], Awaitable[list[str]]]", home: Path | None
+) -> list[str]:
     """None of them where nobody answers in time."""
     import asyncio
 
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError, connect
 
     async def ask() -> list[str]:
-        async with asyncio.timeout(PATIENCE), connect(home=home, client="crabtalk") as client:
+        async with (
+            asyncio.timeout(COMPLETION_TIMEOUT),
+            connect(home=home, client="crabtalk") as client,
+        ):
             return await question(client)
 
     try:

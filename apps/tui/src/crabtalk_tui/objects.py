@@ -10,27 +10,29 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 
-def as_object(message: "Message") -> dict[str, Any]:
+def message_to_dict(message: "Message") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
-        if is_map(field):
+        if is_map_field(field):
             found[field.name] = dict(getattr(message, field.name))
         elif field.is_repeated:
-            found[field.name] = [plain(field, each) for each in getattr(message, field.name)]
+            found[field.name] = [
+                convert_value(field, each) for each in getattr(message, field.name)
+            ]
         elif not field.has_presence or message.HasField(field.name):
-            found[field.name] = plain(field, getattr(message, field.name))
+            found[field.name] = convert_value(field, getattr(message, field.name))
     return found
 
 
-def plain(field: Any, value: Any) -> Any:
+def convert_value(field: Any, value: Any) -> Any:
     if field.message_type is not None:
-        return as_object(value)
+        return message_to_dict(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else value
     return value
 
 
-def is_map(field: Any) -> bool:
+def is_map_field(field: Any) -> bool:
     """Of plain values; the wire has no others."""
     return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)

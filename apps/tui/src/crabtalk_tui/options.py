@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from crabtalk.component.command import HomeDirectory, say
+from crabtalk.component.command import HomeDirectory, print_to_stderr
 
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-AGENT = "crab"  # whom people talk to who name nobody; every home has it from its first start
-FORBIDDEN = f"{__package__}.no_start"
+DEFAULT_AGENT = (
+    "crab"  # whom people talk to who name nobody; every home has it from its first start
+)
+NO_START_KEY = f"{__package__}.no_start"
 # Permission modes in words, in the order of Shift+Tab. What a mode means for a call is decided by
 # the daemon.
 MODES = {
@@ -25,19 +27,19 @@ MODES = {
     "plan": "read-only: nothing is changed",
     "auto": "everything the agent's file allows runs without asking",
 }
-RISKY = "auto"
+RISKY_MODE = "auto"
 MODE_HELP = "What runs unasked: ask, accept-edits, plan or auto."
-NO_MODES = "this daemon has no permission modes; start a newer crabtalkd"
+MODES_UNSUPPORTED = "this daemon has no permission modes; start a newer crabtalkd"
 
 
-def inherited(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+def inherit_from_root(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """What was said before the command holds for it too."""
     return ctx.find_root().params.get(param.name or "") if value is None else value
 
 
-def forbid(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+def forbid_start(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     if value:
-        ctx.meta[FORBIDDEN] = True
+        ctx.meta[NO_START_KEY] = True
     return value
 
 
@@ -45,7 +47,7 @@ no_start_option = click.option(
     "--no-start",
     is_flag=True,
     envvar="CRABTALK_NO_START",
-    callback=forbid,
+    callback=forbid_start,
     help="Start no daemon where none runs; for any command.",
 )
 
@@ -53,18 +55,18 @@ no_start_option = click.option(
 def home_option(command: F) -> F:
     """With --no-start, which the help of `crabtalk` alone tells of."""
     command = click.option(
-        "--no-start", is_flag=True, hidden=True, expose_value=False, callback=forbid
+        "--no-start", is_flag=True, hidden=True, expose_value=False, callback=forbid_start
     )(command)
     return click.option(
         "--home",
         type=HomeDirectory(),
         metavar="DIR",
-        callback=inherited,
+        callback=inherit_from_root,
         help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
     )(command)
 
 
-def next_mode(mode: str) -> str:
+def get_next_mode(mode: str) -> str:
     """Of an unknown mode the next is the first."""
     names = [*MODES]
     return names[(names.index(mode) + 1) % len(names)] if mode in MODES else names[0]
@@ -75,14 +77,14 @@ def mode_option(command: F) -> F:
     return click.option(
         "--mode",
         type=click.Choice([*MODES]),
-        callback=inherited,
+        callback=inherit_from_root,
         metavar="MODE",
         help=MODE_HELP,
     )(command)
 
 
 @contextmanager
-def daemon(home: Path | None) -> Iterator["SyncClient"]:
+def connect_daemon(home: Path | None) -> Iterator["SyncClient"]:
     """A client of the daemon in `home`, which is started if need be and nobody forbade it."""
     from crabtalk.client import DaemonNotRunningError, connect_sync
 
@@ -94,12 +96,12 @@ def daemon(home: Path | None) -> Iterator["SyncClient"]:
                 raise
             from .starting import ensure_daemon
 
-            ensure_daemon(home, start=True, say=say)
+            ensure_daemon(home, start=True, say=print_to_stderr)
             client = stack.enter_context(connect_sync(home=home, client="crabtalk"))
         yield client
 
 
-def typed(command: str, agent: str, sender: str, home: Path | None) -> str:
+def format_command(command: str, agent: str, sender: str, home: Path | None) -> str:
     """What a person types to have it done with that conversation."""
     words = ["crabtalk", *command.split(), agent]
     words += ["--sender", sender] if sender else []
@@ -109,4 +111,4 @@ def typed(command: str, agent: str, sender: str, home: Path | None) -> str:
 
 def may_start() -> bool:
     ctx = click.get_current_context(silent=True)
-    return ctx is None or FORBIDDEN not in ctx.meta
+    return ctx is None or NO_START_KEY not in ctx.meta

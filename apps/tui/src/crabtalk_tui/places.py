@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .complaints import CommandError
-from .options import daemon, home_option
-from .stores import FiledMemory, ServedMemory, Store
+from .options import connect_daemon, home_option
+from .stores import DaemonMemorySource, FileMemorySource, MemorySource
 
 if TYPE_CHECKING:
     from crabtalk.memory import Memory
 
-MAGIC = b"CRMEM\0"
+FILE_MAGIC = b"CRMEM\0"
 F = TypeVar("F", bound=Callable[..., Any])
 
 sender_option = click.option(
@@ -30,7 +30,7 @@ file_option = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryLocation:
     """As the command line names it: an agent of the daemon in `home`, or a file."""
 
     agent: str = ""
@@ -39,44 +39,44 @@ class Place:
     file: Path | None = None
 
     @contextmanager
-    def read(self) -> Iterator[Store]:
+    def open_to_read(self) -> Iterator[MemorySource]:
         if self.file is None:
-            with self._served() as store:
+            with self._open_at_daemon() as store:
                 yield store
         else:
             from crabtalk.memory import Memory
 
             if not self.file.exists():
                 raise CommandError(f"{self.file} does not exist; name a .crmem file that does")
-            must_be_crmem(self.file)
-            yield FiledMemory(Memory.read(self.file))
+            require_memory_file(self.file)
+            yield FileMemorySource(Memory.open_read_only(self.file))
 
     @contextmanager
-    def write(self) -> Iterator[Store]:
+    def open_to_write(self) -> Iterator[MemorySource]:
         """A file that is not there comes into being. One the daemon uses is refused."""
         if self.file is None:
-            with self._served() as store:
+            with self._open_at_daemon() as store:
                 yield store
         else:
-            with opened(self.file) as memory:
-                yield FiledMemory(memory)
+            with open_memory_file(self.file) as memory:
+                yield FileMemorySource(memory)
 
     @contextmanager
-    def _served(self) -> Iterator[Store]:
-        with daemon(self.home) as client:
-            yield ServedMemory(client, self.agent, self.sender)
+    def _open_at_daemon(self) -> Iterator[MemorySource]:
+        with connect_daemon(self.home) as client:
+            yield DaemonMemorySource(client, self.agent, self.sender)
 
 
-def place_options(command: F) -> F:
+def add_location_options(command: F) -> F:
     """Whose memory. The command's words begin with AGENT, unless there is a file."""
     for option in (home_option, file_option, sender_option):  # the last one is listed first
         command = option(command)
     return command
 
 
-def placed(
+def parse_location(
     words: tuple[str, ...], *names: str, sender: str, home: Path | None, file: Path | None
-) -> tuple[Place, list[str]]:
+) -> tuple[MemoryLocation, list[str]]:
     """The memory that is meant, and the words that are left: one for each of `names`, and any
     number for a last one that ends in dots."""
     if file is None and not words:
@@ -88,14 +88,14 @@ def placed(
         raise click.UsageError(f"{names[len(rest)].rstrip('.')} is missing")
     if len(rest) > len(names) and not "".join(names).endswith("..."):
         raise click.UsageError(f"{rest[len(names)]!r} is a word too many; quote what is one")
-    return Place(agent, sender, home, file), rest
+    return MemoryLocation(agent, sender, home, file), rest
 
 
-def opened(path: Path) -> "Memory":
+def open_memory_file(path: Path) -> "Memory":
     from crabtalk.memory import Memory, MemoryInUseError
 
     if path.exists():
-        must_be_crmem(path)
+        require_memory_file(path)
     try:
         return Memory.open(path)
     except MemoryInUseError:
@@ -104,8 +104,8 @@ def opened(path: Path) -> "Memory":
         ) from None
 
 
-def must_be_crmem(path: Path) -> None:
+def require_memory_file(path: Path) -> None:
     """A store mends what is damaged. What never was a memory would be mended into an empty one."""
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+        if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
             raise CommandError(f"{path} is no memory; name a .crmem file")

@@ -6,32 +6,35 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    counted,
-    document,
+    escape_controls,
+    format_count,
+    format_table,
     json_option,
-    one_line,
-    say,
-    show,
-    table,
-    visible,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
 from .complaints import CommandError
-from .moments import local
+from .moments import format_local_time
 from .names import AgentName
-from .options import daemon, home_option, inherited, may_start
-from .stores import known
+from .options import connect_daemon, home_option, inherit_from_root, may_start
+from .stores import explain_not_found
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-USER = "user"  # the sender of those who name none
-BETWEEN_KILLS = 1.0  # seconds
-CONVERSATIONS = "`crabtalk conversations list` has those there are"
+DEFAULT_SENDER = "user"  # the sender of those who name none
+KILL_INTERVAL = 1.0  # seconds
+LIST_HINT = "`crabtalk conversations list` has those there are"
 
 agent_argument = click.argument("agent", type=AgentName())
 sender_option = click.option(
-    "--sender", callback=inherited, metavar="NAME", help=f"Whose conversation  [default: {USER}]"
+    "--sender",
+    callback=inherit_from_root,
+    metavar="NAME",
+    help=f"Whose conversation  [default: {DEFAULT_SENDER}]",
 )
 
 
@@ -48,17 +51,20 @@ def kill(agent: str, sender: str | None, home: Path | None, in_json: bool) -> No
       crabtalk kill crab
       crabtalk kill crab --sender tg:1
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         is_known = client.kill(agent, sender=sender or "")
     if not is_known:
         raise CommandError(
-            f"there is no conversation of {one_line(sender or USER)} with {one_line(agent)}; "
-            f"{CONVERSATIONS}"
+            f"there is no conversation of {to_one_line(sender or DEFAULT_SENDER)} "
+            f"with {to_one_line(agent)}; {LIST_HINT}"
         )
     if in_json:
-        document({"agent": agent, "sender": sender or USER})
+        print_json({"agent": agent, "sender": sender or DEFAULT_SENDER})
     else:
-        say(f"{one_line(agent)} does nothing for {one_line(sender or USER)} any more")
+        print_to_stderr(
+            f"{to_one_line(agent)} does nothing for {to_one_line(sender or DEFAULT_SENDER)} "
+            "any more"
+        )
 
 
 @click.command()
@@ -82,18 +88,18 @@ def compact(agent: str, sender: str | None, fresh: bool, home: Path | None, in_j
 
     from .starting import ensure_daemon
 
-    ensure_daemon(home, start=may_start(), say=say)
-    with known(CONVERSATIONS):
-        summary = asyncio.run(compacted(home, agent, sender or "", fresh=fresh))
+    ensure_daemon(home, start=may_start(), say=print_to_stderr)
+    with explain_not_found(LIST_HINT):
+        summary = asyncio.run(compact_conversation(home, agent, sender or "", fresh=fresh))
     if in_json:
-        document({"agent": agent, "sender": sender or USER, "summary": summary})
+        print_json({"agent": agent, "sender": sender or DEFAULT_SENDER, "summary": summary})
     elif fresh:
-        say("it begins with no history now; `crabtalk archives` has what was said")
+        print_to_stderr("it begins with no history now; `crabtalk archives` has what was said")
     else:
-        show(visible(summary, layout=True))
+        print_output(escape_controls(summary, layout=True))
 
 
-async def compacted(home: Path | None, agent: str, sender: str, *, fresh: bool) -> str:
+async def compact_conversation(home: Path | None, agent: str, sender: str, *, fresh: bool) -> str:
     """The summary. Cancelled, as by Ctrl+C, the daemon stops too, and what came of it is told."""
     import asyncio
 
@@ -106,11 +112,11 @@ async def compacted(home: Path | None, agent: str, sender: str, *, fresh: bool) 
         except asyncio.CancelledError:
             while not answer.done():  # a turn that came before it may be what the first one ends
                 await client.kill(agent, sender=sender)
-                await asyncio.wait([answer], timeout=BETWEEN_KILLS)
+                await asyncio.wait([answer], timeout=KILL_INTERVAL)
             try:
                 return answer.result()  # it was done by then
             except ServerError as error:
-                say(f"crabtalk: {one_line(error.message)}")
+                print_to_stderr(f"crabtalk: {to_one_line(error.message)}")
                 raise click.Abort from None
 
 
@@ -130,7 +136,7 @@ def archives(
       crabtalk archives crab
       crabtalk archives crab crab-user-a29b1b296a-1
     """
-    with daemon(home) as client, known(CONVERSATIONS):
+    with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         found = list(client.list_archives(agent, sender=sender).archives)
     if name is not None:
         found = [archive for archive in found if archive.name == name]
@@ -139,21 +145,26 @@ def archives(
                 f"no archive is called {name!r}; `crabtalk archives {agent}` has the names"
             )
     if in_json:
-        document({"archives": [as_json(archive) for archive in found]})
+        print_json({"archives": [archive_to_json(archive) for archive in found]})
     elif name is not None:
-        show(visible(found[0].summary, layout=True))
+        print_output(escape_controls(found[0].summary, layout=True))
     elif found:
-        show(table([row(archive) for archive in found]))
+        print_output(format_table([format_archive(archive) for archive in found]))
     else:
-        say("nothing was compacted yet")
+        print_to_stderr("nothing was compacted yet")
 
 
-def as_json(archive: "wire.ArchiveInfo") -> dict[str, Any]:
-    from .objects import as_object
+def archive_to_json(archive: "wire.ArchiveInfo") -> dict[str, Any]:
+    from .objects import message_to_dict
 
-    return as_object(archive)
+    return message_to_dict(archive)
 
 
-def row(archive: "wire.ArchiveInfo") -> tuple[str, ...]:
-    count = counted(archive.end_id - archive.first_id, "message")
-    return local(archive.archived_at), one_line(archive.name), count, one_line(archive.title)
+def format_archive(archive: "wire.ArchiveInfo") -> tuple[str, ...]:
+    count = format_count(archive.end_id - archive.first_id, "message")
+    return (
+        format_local_time(archive.archived_at),
+        to_one_line(archive.name),
+        count,
+        to_one_line(archive.title),
+    )

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    document,
+    apply_style,
+    get_line_width,
     json_option,
-    line_width,
-    one_line,
-    say,
-    show,
-    styled,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
 )
 
-from .emphasis import emphasised
-from .moments import Moment, local, rfc3339
-from .options import daemon, home_option
+from .emphasis import highlight_terms
+from .moments import TimeParameter, format_local_time, format_rfc3339
+from .options import connect_daemon, home_option
 
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-MARK = "> "
+MATCH_MARK = "> "
 
 
 @click.command()
@@ -31,11 +31,11 @@ MARK = "> "
 @click.option("--agent", help="Only conversations with this agent.")
 @click.option("--sender", help="Only conversations of this sender.")
 @click.option(
-    "--since", type=Moment(), metavar="TIME", help="Said since then: 2026-11-01, 12h, 7d."
+    "--since", type=TimeParameter(), metavar="TIME", help="Said since then: 2026-11-01, 12h, 7d."
 )
 @click.option(
     "--until",
-    type=Moment(whole_day=True),
+    type=TimeParameter(whole_day=True),
     metavar="TIME",
     help="Said until then; a day counts whole.",
 )
@@ -77,7 +77,7 @@ def search(
       crabtalk search deploy --until 2026-11-01 --context 0 --json
     """
     asked = " ".join(query)
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         found = client.search_sessions(
             asked,
             agent=agent,
@@ -85,18 +85,18 @@ def search(
             limit=limit,
             context_before=context,
             context_after=context,
-            since=rfc3339(since) if since else None,
-            until=rfc3339(until) if until else None,
+            since=format_rfc3339(since) if since else None,
+            until=format_rfc3339(until) if until else None,
         )
     if in_json:
-        document({"hits": [as_json(hit) for hit in found.hits]})
+        print_json({"hits": [hit_to_json(hit) for hit in found.hits]})
     elif found.hits:
-        show("\n\n".join(hit_text(hit, asked) for hit in found.hits))
+        print_output("\n\n".join(format_hit(hit, asked) for hit in found.hits))
     else:
-        say("nothing found")
+        print_to_stderr("nothing found")
 
 
-def as_json(hit: "wire.SessionHit") -> dict[str, Any]:
+def hit_to_json(hit: "wire.SessionHit") -> dict[str, Any]:
     return {
         "agent": hit.agent,
         "sender": hit.sender,
@@ -117,19 +117,22 @@ def as_json(hit: "wire.SessionHit") -> dict[str, Any]:
     }
 
 
-def hit_text(hit: "wire.SessionHit", query: str) -> str:
-    title = styled(one_line(hit.title) or "(untitled)", bold=True)
-    head = f"{title} · {one_line(hit.agent)} with {one_line(hit.sender)} · {local(hit.updated_at)}"
-    lines = [item_line(item, query, item.message_id == hit.message_id) for item in hit.window]
+def format_hit(hit: "wire.SessionHit", query: str) -> str:
+    title = apply_style(to_one_line(hit.title) or "(untitled)", bold=True)
+    head = (
+        f"{title} · {to_one_line(hit.agent)} with {to_one_line(hit.sender)} · "
+        f"{format_local_time(hit.updated_at)}"
+    )
+    lines = [format_item(item, query, item.message_id == hit.message_id) for item in hit.window]
     return "\n".join([head, *lines])
 
 
-def item_line(item: "wire.SessionHitItem", query: str, is_match: bool) -> str:
+def format_item(item: "wire.SessionHitItem", query: str, is_match: bool) -> str:
     """The message that matched is shown as far as there is of it, others a line each."""
-    mark = MARK if is_match else " " * len(MARK)
-    who = f"{item.role}:{one_line(item.tool_name)}" if item.tool_name else item.role
+    mark = MATCH_MARK if is_match else " " * len(MATCH_MARK)
+    who = f"{item.role}:{to_one_line(item.tool_name)}" if item.tool_name else item.role
     head = f"{mark}#{item.message_id} {who}: "
     text = f"{item.snippet} …" if item.truncated else item.snippet
     if is_match:
-        return head + emphasised(one_line(text), query)
-    return head + one_line(text, max(20, line_width() - len(head)))
+        return head + highlight_terms(to_one_line(text), query)
+    return head + to_one_line(text, max(20, get_line_width() - len(head)))

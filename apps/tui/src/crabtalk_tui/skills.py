@@ -4,9 +4,16 @@ from pathlib import Path
 
 import click
 
-from crabtalk.component.command import document, json_option, one_line, say, show, table
+from crabtalk.component.command import (
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
-from .options import daemon, home_option
+from .options import connect_daemon, home_option
 
 
 @click.command()
@@ -20,13 +27,17 @@ def skills(home: Path | None, in_json: bool) -> None:
       crabtalk skills
       crabtalk skills --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         found = client.list_skills().skills
     if in_json:
-        from .objects import as_object
+        from .objects import message_to_dict
 
-        document({"skills": [as_object(each) for each in found]})
+        print_json({"skills": [message_to_dict(each) for each in found]})
     elif found:
-        show(table([(one_line(each.name), one_line(each.source)) for each in found]))
+        print_output(
+            format_table([(to_one_line(each.name), to_one_line(each.source)) for each in found])
+        )
     else:
-        say("there are no skills yet; one is a folder in skills/ of the home, with a SKILL.md")
+        print_to_stderr(
+            "there are no skills yet; one is a folder in skills/ of the home, with a SKILL.md"
+        )

@@ -17,13 +17,13 @@ from crabtalk.transport import RunFiles, default_home
 
 from .complaints import CommandError
 
-PROGRAM = "crabtalkd"
+DAEMON_PROGRAM = "crabtalkd"
 # Seconds until a daemon must answer: it takes a fraction of one, but not on every machine.
-PATIENCE = 30.0
-BETWEEN_LOOKS = 0.02
+START_TIMEOUT = 30.0
+POLL_INTERVAL = 0.02
 # One that ends may have found another daemon on its way out; the next finds none.
-TRIES = 3
-SHOWN = 4096  # bytes of a log, from its end
+MAX_ATTEMPTS = 3
+LOG_TAIL_SIZE = 4096  # bytes of a log, from its end
 
 
 def ensure_daemon(
@@ -31,7 +31,7 @@ def ensure_daemon(
     *,
     start: bool,
     say: Callable[[str], None],
-    patience: float = PATIENCE,
+    patience: float = START_TIMEOUT,
 ) -> None:
     """Returns when a daemon answers in `home`. Says so in a line if it had to start one.
 
@@ -39,30 +39,30 @@ def ensure_daemon(
     and none may or can be started. However many do this at once, there is one daemon in the end.
     """
     root = home or default_home()
-    if answers(root):
+    if is_daemon_answering(root):
         return
     if not start:
-        beginning = by_hand("run", home)
+        beginning = format_daemon_command("run", home)
         raise CommandError(f"no daemon answers in {root}; start one with `{beginning}`")
-    child = started(root, patience)
+    child = start_daemon(root, patience)
     # Others may have started one at the same time: theirs answers, and ours is not needed.
-    holder = RunFiles.of(root).holder()
+    holder = RunFiles.for_home(root).read_daemon_pid()
     if holder == child.pid:
-        ending = by_hand("stop", home)
-        say(f"started {PROGRAM} in {root}; it stays for next time, `{ending}` ends it")
+        ending = format_daemon_command("stop", home)
+        say(f"started {DAEMON_PROGRAM} in {root}; it stays for next time, `{ending}` ends it")
     elif holder is not None:
         child.terminate()
     # Whoever lives on, such as a chat, is not left with a dead child.
     Thread(target=child.wait, daemon=True).start()
 
 
-def by_hand(word: str, home: Path | None) -> str:
+def format_daemon_command(word: str, home: Path | None) -> str:
     """What a person types, for the home they named."""
     named = "" if home is None else f" --home {shlex.quote(str(home))}"
-    return f"{PROGRAM} {word}{named}"
+    return f"{DAEMON_PROGRAM} {word}{named}"
 
 
-def answers(root: Path) -> bool:
+def is_daemon_answering(root: Path) -> bool:
     from crabtalk.client import ConnectionClosedError, DaemonNotRunningError, connect_sync
 
     try:
@@ -73,39 +73,41 @@ def answers(root: Path) -> bool:
     return True
 
 
-def program() -> str:
+def find_daemon_program() -> str:
     """The one that was installed with us, else the first there is."""
-    beside = Path(sys.executable).with_name(PROGRAM)
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+    beside = Path(sys.executable).with_name(DAEMON_PROGRAM)
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(DAEMON_PROGRAM)
     if found is None:
-        raise CommandError(f"{PROGRAM} is not installed; `uv tool install crabtalk` brings it")
+        raise CommandError(
+            f"{DAEMON_PROGRAM} is not installed; `uv tool install crabtalk` brings it"
+        )
     return found
 
 
-def started(root: Path, patience: float) -> "subprocess.Popen[bytes]":
+def start_daemon(root: Path, patience: float) -> "subprocess.Popen[bytes]":
     """The last one we started, when a daemon answers: that one or another's."""
-    command = [program(), "run", "--home", str(root)]
-    log = log_of(root)
+    command = [find_daemon_program(), "run", "--home", str(root)]
+    log = prepare_log(root)
     known = log.stat().st_size
     deadline = time.monotonic() + patience
-    child, tries = spawn(command, log), 1
-    while not answers(root):
-        if child.poll() is not None and RunFiles.of(root).holder() is None:
-            if tries == TRIES:
-                raise CommandError(f"{PROGRAM} does not start: {last_line(log, known)}")
-            child, tries = spawn(command, log), tries + 1
+    child, tries = spawn_daemon(command, log), 1
+    while not is_daemon_answering(root):
+        if child.poll() is not None and RunFiles.for_home(root).read_daemon_pid() is None:
+            if tries == MAX_ATTEMPTS:
+                raise CommandError(f"{DAEMON_PROGRAM} does not start: {read_last_line(log, known)}")
+            child, tries = spawn_daemon(command, log), tries + 1
         if time.monotonic() > deadline:
             raise CommandError(
-                f"{PROGRAM} does not answer in {root} after {patience:g} s; "
-                f"its log ends: {last_line(log, known)}"
+                f"{DAEMON_PROGRAM} does not answer in {root} after {patience:g} s; "
+                f"its log ends: {read_last_line(log, known)}"
             )
-        time.sleep(BETWEEN_LOOKS)
+        time.sleep(POLL_INTERVAL)
     return child
 
 
-def log_of(root: Path) -> Path:
+def prepare_log(root: Path) -> Path:
     """The daemon's own log, which is there from now on. Raises why it cannot be."""
-    log = root / "logs" / f"{PROGRAM}.log"
+    log = root / "logs" / f"{DAEMON_PROGRAM}.log"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.parent.mkdir(mode=0o700, exist_ok=True)
@@ -117,7 +119,7 @@ def log_of(root: Path) -> Path:
     return log
 
 
-def spawn(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
+def spawn_daemon(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
     """Out of reach of our terminal and its signals. Its last words, if any, are in its log."""
     null = subprocess.DEVNULL
     # Where agents work for whoever names no directory; ours may be gone tomorrow.
@@ -133,10 +135,13 @@ def spawn(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
         )
 
 
-def last_line(log: Path, known: int) -> str:
+def read_last_line(log: Path, known: int) -> str:
     """Of what it says beyond what was `known` of it."""
     with log.open("rb") as file:
-        file.seek(max(known, log.stat().st_size - SHOWN))
+        file.seek(max(known, log.stat().st_size - LOG_TAIL_SIZE))
         lines = file.read().decode(errors="replace").split("\n")
     said = next((line for line in reversed(lines) if line.strip()), "")
-    return said.removeprefix(f"{PROGRAM}: ") or f"it says nothing; `{PROGRAM} run` may say more"
+    return (
+        said.removeprefix(f"{DAEMON_PROGRAM}: ")
+        or f"it says nothing; `{DAEMON_PROGRAM} run` may say more"
+    )

@@ -5,14 +5,22 @@ from typing import Any
 
 import click
 
-from crabtalk.component.command import counted, document, json_option, one_line, say, show, table
+from crabtalk.component.command import (
+    format_count,
+    format_table,
+    json_option,
+    print_json,
+    print_output,
+    print_to_stderr,
+    to_one_line,
+)
 
-from .fleet import rows as rows_of
-from .moments import age
-from .options import daemon, home_option
+from .fleet import format_fleet as rows_of
+from .moments import format_age
+from .options import connect_daemon, home_option
 
 # Before the first question nobody has looked for one.
-NO_MODEL = "not known yet; `crabtalkd models` says which would answer"
+MODEL_UNKNOWN = "not known yet; `crabtalkd models` says which would answer"
 
 
 @click.command()
@@ -28,27 +36,29 @@ def stats(home: Path | None, in_json: bool) -> None:
     """
     from crabtalk.transport import default_home
 
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         version = client.hello().server_version
         known = client.get_stats()
     if in_json:
-        from .objects import as_object
+        from .objects import message_to_dict
 
-        document({"home": str(home or default_home()), "version": version, **as_object(known)})
+        print_json(
+            {"home": str(home or default_home()), "version": version, **message_to_dict(known)}
+        )
         return
     rows = [
-        ("crabtalkd", f"{one_line(version)} in {home or default_home()}"),
-        ("runs", f"since {age(known.uptime_secs)}"),
-        ("model", one_line(known.active_model) or NO_MODEL),
+        ("crabtalkd", f"{to_one_line(version)} in {home or default_home()}"),
+        ("runs", f"since {format_age(known.uptime_secs)}"),
+        ("model", to_one_line(known.active_model) or MODEL_UNKNOWN),
         ("agents", str(known.registered_agents)),
         (
             "conversations",
-            f"{known.active_conversations} in memory, {counted(known.runs, 'turn')} running",
+            f"{known.active_conversations} in memory, {format_count(known.runs, 'turn')} running",
         ),
         *(rows_of(known.fleet) if known.HasField("fleet") else ()),
-        *(("problem", one_line(problem)) for problem in known.problems),
+        *(("problem", to_one_line(problem)) for problem in known.problems),
     ]
-    show(table(rows))
+    print_output(format_table(rows))
 
 
 @click.command()
@@ -62,12 +72,12 @@ def reload(home: Path | None, in_json: bool) -> None:
       crabtalk reload
       crabtalk reload --json
     """
-    with daemon(home) as client:
+    with connect_daemon(home) as client:
         client.reload()
         problems: list[Any] = list(client.get_stats().problems)
     if in_json:
-        document({"problems": problems})
+        print_json({"problems": problems})
         return
     for problem in problems:
-        say(f"crabtalk: {one_line(problem)}")
-    say("reloaded, but for what is said above" if problems else "reloaded")
+        print_to_stderr(f"crabtalk: {to_one_line(problem)}")
+    print_to_stderr("reloaded, but for what is said above" if problems else "reloaded")

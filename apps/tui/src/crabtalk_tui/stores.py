@@ -5,36 +5,36 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from .complaints import CommandError
-from .moments import seconds_of
+from .moments import parse_timestamp
 
 if TYPE_CHECKING:
     from crabtalk.client import SyncClient
-    from crabtalk.memory import Entry, Hit, Kind, Memory
+    from crabtalk.memory import EntryKind, Memory, MemoryEntry, MemoryHit
     from crabtalk.protocol import wire
 
-AGENTS = "each has a file in agents/ of the daemon's home"
+AGENTS_HINT = "each has a file in agents/ of the daemon's home"
 
 
-class Store(Protocol):
+class MemorySource(Protocol):
     """What can be done with a memory, wherever it is."""
 
-    def search(self, query: str, limit: int) -> "list[Hit]": ...
+    def search(self, query: str, limit: int) -> "list[MemoryHit]": ...
 
-    def entry(self, name: str) -> "Entry": ...
+    def get_entry(self, name: str) -> "MemoryEntry": ...
 
-    def entries(self) -> "list[Entry]": ...
+    def list_entries(self) -> "list[MemoryEntry]": ...
 
-    def replace(self, entries: "list[Entry]") -> None: ...
+    def replace(self, entries: "list[MemoryEntry]") -> None: ...
 
 
-class FiledMemory:
+class FileMemorySource:
     def __init__(self, memory: "Memory") -> None:
         self._memory = memory
 
-    def search(self, query: str, limit: int) -> "list[Hit]":
+    def search(self, query: str, limit: int) -> "list[MemoryHit]":
         return self._memory.search(query, limit)
 
-    def entry(self, name: str) -> "Entry":
+    def get_entry(self, name: str) -> "MemoryEntry":
         found = self._memory.get(name)
         if found is None:
             path = self._memory.path
@@ -44,30 +44,30 @@ class FiledMemory:
             )
         return found
 
-    def entries(self) -> "list[Entry]":
+    def list_entries(self) -> "list[MemoryEntry]":
         return self._memory.entries()
 
-    def replace(self, entries: "list[Entry]") -> None:
+    def replace(self, entries: "list[MemoryEntry]") -> None:
         self._memory.replace(entries)
 
 
-class ServedMemory:
+class DaemonMemorySource:
     def __init__(self, client: "SyncClient", agent: str, sender: str) -> None:
         self._client = client
         self._agent = agent
         self._sender = sender
 
-    def search(self, query: str, limit: int) -> "list[Hit]":
-        from crabtalk.memory import Entry, Hit
+    def search(self, query: str, limit: int) -> "list[MemoryHit]":
+        from crabtalk.memory import MemoryEntry, MemoryHit
 
-        with known(AGENTS):
+        with explain_not_found(AGENTS_HINT):
             found = self._client.search_memory(self._agent, query, limit=limit, sender=self._sender)
         return [
-            Hit(
-                Entry(
+            MemoryHit(
+                MemoryEntry(
                     id=place,
-                    created_at=seconds_of(hit.created_at),
-                    kind=kind_of(hit.kind),
+                    created_at=parse_timestamp(hit.created_at),
+                    kind=parse_kind(hit.kind),
                     name=hit.name,
                     content=hit.content,
                     aliases=tuple(hit.aliases),
@@ -77,47 +77,47 @@ class ServedMemory:
             for place, hit in enumerate(found.hits)
         ]
 
-    def entry(self, name: str) -> "Entry":
-        with known(f"`crabtalk memory list {self._agent}` has the names"):
+    def get_entry(self, name: str) -> "MemoryEntry":
+        with explain_not_found(f"`crabtalk memory list {self._agent}` has the names"):
             page = self._client.list_memory(self._agent, sender=self._sender, name=name)
-        return entry_of(page.entries[0])
+        return decode_entry(page.entries[0])
 
-    def entries(self) -> "list[Entry]":
-        found: list[Entry] = []
+    def list_entries(self) -> "list[MemoryEntry]":
+        found: list[MemoryEntry] = []
         after: int | None = None
         while True:
-            with known(AGENTS):
+            with explain_not_found(AGENTS_HINT):
                 page = self._client.list_memory(self._agent, sender=self._sender, after=after)
-            found += map(entry_of, page.entries)
+            found += map(decode_entry, page.entries)
             if not page.HasField("next_after"):
                 return found
             after = page.next_after
 
-    def replace(self, entries: "list[Entry]") -> None:
+    def replace(self, entries: "list[MemoryEntry]") -> None:
         from crabtalk.client import ServerError
         from crabtalk.protocol import FrameTooLargeError, TooLargeError
 
         try:
-            with known(AGENTS):
+            with explain_not_found(AGENTS_HINT):
                 self._client.replace_memory(
-                    self._agent, map(wire_entry, entries), sender=self._sender
+                    self._agent, map(encode_entry, entries), sender=self._sender
                 )
         except FrameTooLargeError as error:
-            raise too_many(f"are more than the {error.limit >> 20} MiB") from None
+            raise make_too_large_error(f"are more than the {error.limit >> 20} MiB") from None
         except ServerError as error:
             if error.code != TooLargeError.code:
                 raise
-            raise too_many("have more names and aliases than") from None
+            raise make_too_large_error("have more names and aliases than") from None
 
 
-def too_many(how: str) -> CommandError:
+def make_too_large_error(how: str) -> CommandError:
     return CommandError(
         f"the pages {how} a daemon takes at once; stop it, and load them with --file"
     )
 
 
 @contextmanager
-def known(step: str) -> Iterator[None]:
+def explain_not_found(step: str) -> Iterator[None]:
     """What the daemon does not know, with the step that helps, unless it names those there are."""
     from crabtalk.client import ServerError
 
@@ -130,20 +130,20 @@ def known(step: str) -> Iterator[None]:
         raise CommandError(error.message if has_step else f"{error.message}; {step}") from None
 
 
-def entry_of(sent: "wire.MemoryEntry") -> "Entry":
-    from crabtalk.memory import Entry
+def decode_entry(sent: "wire.MemoryEntry") -> "MemoryEntry":
+    from crabtalk.memory import MemoryEntry
 
-    return Entry(
+    return MemoryEntry(
         id=sent.number,
         created_at=sent.created_at,
-        kind=kind_of(sent.kind),
+        kind=parse_kind(sent.kind),
         name=sent.name,
         content=sent.content,
         aliases=tuple(sent.aliases),
     )
 
 
-def wire_entry(entry: "Entry") -> "wire.MemoryEntry":
+def encode_entry(entry: "MemoryEntry") -> "wire.MemoryEntry":
     from crabtalk.protocol import wire
 
     return wire.MemoryEntry(
@@ -155,11 +155,11 @@ def wire_entry(entry: "Entry") -> "wire.MemoryEntry":
     )
 
 
-def kind_of(name: str) -> "Kind":
+def parse_kind(name: str) -> "EntryKind":
     from crabtalk.client import UnexpectedReplyError
-    from crabtalk.memory import Kind
+    from crabtalk.memory import EntryKind
 
     try:
-        return Kind[name.upper()]
+        return EntryKind[name.upper()]
     except KeyError:
         raise UnexpectedReplyError(f"the daemon has an entry of the kind {name!r}") from None

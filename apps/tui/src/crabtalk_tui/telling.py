@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from crabtalk.component.command import document, one_line, visible
+from crabtalk.component.command import escape_controls, print_json, to_one_line
 
 if TYPE_CHECKING:
     from crabtalk.client import Event
     from crabtalk.protocol import wire
 
-SHOWN = 76  # characters of a line on stderr
+LINE_LENGTH = 76  # characters of a line on stderr
 
 
-class Telling(Protocol):
+class TurnOutput(Protocol):
     """Left before the last event, it leaves nothing half printed."""
 
-    def tell(self, event: "Event") -> None: ...
+    def write_event(self, event: "Event") -> None: ...
 
     def __enter__(self) -> object: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
-class Objects(nullcontext[None]):
+class JsonTurnOutput(nullcontext[None]):
     """One JSON object an event, named by `event`; the last is `end`."""
 
     def __init__(self) -> None:
@@ -35,23 +35,23 @@ class Objects(nullcontext[None]):
 
         super().__init__()
         events = wire.StreamEvent.DESCRIPTOR.fields
-        self._names = {event.message_type: event.name for event in events}
+        self._event_names = {event.message_type: event.name for event in events}
 
-    def tell(self, event: "Event") -> None:
-        from .objects import as_object
+    def write_event(self, event: "Event") -> None:
+        from .objects import message_to_dict
 
-        document({"event": self._names[event.DESCRIPTOR], **as_object(event)})
+        print_json({"event": self._event_names[event.DESCRIPTOR], **message_to_dict(event)})
 
 
-class Text:
+class TextTurnOutput:
     """The words of the answer, and beside them a short line for each thing that is done."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._is_terminal = sys.stdout.isatty()
-        self._is_open = False  # a line of the answer has no end yet
-        self._thought: list[str] = []
-        self._calls: dict[str, str] = {}  # names by id
+        self._is_line_open = False  # a line of the answer has no end yet
+        self._thinking: list[str] = []
+        self._tool_names: dict[str, str] = {}  # names by id
 
     def __enter__(self) -> object:
         return self
@@ -59,46 +59,48 @@ class Text:
     def __exit__(self, *_: object) -> None:
         self._close_line()
 
-    def tell(self, event: "Event") -> None:
+    def write_event(self, event: "Event") -> None:
         from crabtalk.protocol import wire
 
         match event:
             case wire.StreamChunk():
-                self._say(event.content)
+                self._write_answer(event.content)
             case wire.TextEndEvent() | wire.StreamEnd():
                 self._close_line()
             case wire.StreamThinking():
-                self._thought.append(event.content)
+                self._thinking.append(event.content)
             case wire.ThinkingEndEvent():
-                self.beside(f"thinks: {''.join(self._thought)}")
-                self._thought.clear()
+                self.write_side_line(f"thinks: {''.join(self._thinking)}")
+                self._thinking.clear()
             case wire.ToolStartEvent() if not event.early:
                 for call in event.calls:
-                    self._calls[call.id] = call.name
-                    self.beside(called(call))
+                    self._tool_names[call.id] = call.name
+                    self.write_side_line(format_call(call))
             case wire.ToolResultEvent() if event.is_error:
-                self.beside(f"{self._calls.get(event.call_id, 'a call')} failed: {event.output}")
+                self.write_side_line(
+                    f"{self._tool_names.get(event.call_id, 'a call')} failed: {event.output}"
+                )
 
-    def beside(self, line: str) -> None:
+    def write_side_line(self, line: str) -> None:
         """What is no part of the answer."""
         if not self._quiet:
             self._close_line()
-            line = one_line(line, SHOWN)
+            line = to_one_line(line, LINE_LENGTH)
             click.echo(click.style(line, dim=True) if has_colour() else line, err=True)
 
-    def _say(self, text: str) -> None:
+    def _write_answer(self, text: str) -> None:
         if text:
-            self._is_open = not text.endswith("\n")
-            text = visible(text, layout=True) if self._is_terminal else text
+            self._is_line_open = not text.endswith("\n")
+            text = escape_controls(text, layout=True) if self._is_terminal else text
             click.echo(text.encode(), nl=False)
 
     def _close_line(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self._is_line_open:
+            self._is_line_open = False
             click.echo()
 
 
-def called(call: "wire.ToolCallInfo") -> str:
+def format_call(call: "wire.ToolCallInfo") -> str:
     """`bash: make test`, or the arguments as they are."""
     try:
         given: Any = json.loads(call.arguments)

@@ -4,23 +4,25 @@ import re
 from collections.abc import Iterable, Sequence
 
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.flow import cells
-from crabtalk_tui.chat.look import PLAIN, Look
+from crabtalk_tui.chat.flow import measure_text
+from crabtalk_tui.chat.look import PLAIN_THEME, Theme
 from crabtalk_tui.chat.markdown import MarkdownStream
-from crabtalk_tui.chat.transcript import Transcript
+from crabtalk_tui.chat.transcript import ChatTranscript
 
-LOOKS = {"colour": Look(), "plain": PLAIN}
+THEMES = {"colour": Theme(), "plain": PLAIN_THEME}
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def whole(text: str, width: int = 80, look: Look = PLAIN) -> list[str]:
+def render_markdown(text: str, width: int = 80, look: Theme = PLAIN_THEME) -> list[str]:
     stream = MarkdownStream(look)
     stream.feed(text)
     stream.finish()
-    return stream.take(width)
+    return stream.take_lines(width)
 
 
-def in_pieces(text: str, cuts: Iterable[int], width: int, look: Look = PLAIN) -> list[str]:
+def render_in_pieces(
+    text: str, cuts: Iterable[int], width: int, look: Theme = PLAIN_THEME
+) -> list[str]:
     """Cut after so many characters each; after every piece lines are taken and the rest drawn."""
     stream = MarkdownStream(look)
     lines: list[str] = []
@@ -28,86 +30,90 @@ def in_pieces(text: str, cuts: Iterable[int], width: int, look: Look = PLAIN) ->
     for length in cuts:
         stream.feed(text[at : at + length])
         at += length
-        lines += stream.take(width)
-        stream.live(width)
+        lines += stream.take_lines(width)
+        stream.live_lines(width)
     stream.feed(text[at:])
     stream.finish()
-    return lines + stream.take(width)
+    return lines + stream.take_lines(width)
 
 
-def bare(lines: Iterable[str]) -> list[str]:
+def strip_escapes(lines: Iterable[str]) -> list[str]:
     return [ESCAPE.sub("", line) for line in lines]
 
 
-def widest(lines: Iterable[str]) -> int:
-    return max((cells(line) for line in bare(lines)), default=0)
+def measure_widest(lines: Iterable[str]) -> int:
+    return max((measure_text(line) for line in strip_escapes(lines)), default=0)
 
 
-class Drawn:
+class DrawnTranscript:
     """A transcript with a clock of its own, and all it has given out."""
 
-    def __init__(self, width: int = 80, look: Look = PLAIN, *, has_keys: bool = True) -> None:
-        self.transcript = Transcript(look, has_keys=has_keys)
+    def __init__(
+        self, width: int = 80, look: Theme = PLAIN_THEME, *, has_keys: bool = True
+    ) -> None:
+        self.transcript = ChatTranscript(look, has_keys=has_keys)
         self.width = width
         self.height = 20
         self.now = 100.0
         self.printed = ""
 
-    def feed(self, *events: wire.StreamEvent, after: float = 0.0) -> "Drawn":
+    def handle_events(self, *events: wire.StreamEvent, after: float = 0.0) -> "DrawnTranscript":
         for event in events:
             self.now += after
-            self.transcript.feed(event, self.now)
-            self.take()
+            self.transcript.handle_event(event, self.now)
+            self.take_text()
         return self
 
-    def follow(self, *events: wire.AgentEventMsg, after: float = 0.0) -> "Drawn":
+    def handle_feed_events(
+        self, *events: wire.AgentEventMsg, after: float = 0.0
+    ) -> "DrawnTranscript":
         for event in events:
             self.now += after
-            self.transcript.follow(event, self.now)
-            self.take()
+            self.transcript.handle_feed_event(event, self.now)
+            self.take_text()
         return self
 
-    def take(self) -> str:
-        taken = self.transcript.take(self.width)
+    def take_text(self) -> str:
+        taken = self.transcript.take_text(self.width)
         assert not taken or taken.endswith("\n")
         self.printed += taken
         return taken
 
     @property
-    def live(self) -> list[str]:
-        self.take()
-        lines = self.transcript.live(self.width, self.height, self.now)
+    def live_lines(self) -> list[str]:
+        self.take_text()
+        lines = self.transcript.live_lines(self.width, self.height, self.now)
         assert len(lines) <= self.height
         return lines
 
     @property
-    def lines(self) -> list[str]:
+    def printed_lines(self) -> list[str]:
         """All that was printed, without colours."""
-        self.take()
-        return bare(self.printed.splitlines())
+        self.take_text()
+        return strip_escapes(self.printed.splitlines())
 
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def start(agent: str = "crab", run_id: str = "r1") -> wire.StreamEvent:
+def start_event(agent: str = "crab", run_id: str = "r1") -> wire.StreamEvent:
     return wire.StreamEvent(start=wire.StreamStart(agent=agent, run_id=run_id))
 
 
-def said(*pieces: str, agent: str = "crab") -> list[wire.StreamEvent]:
+def text_events(*pieces: str, agent: str = "crab") -> list[wire.StreamEvent]:
     """A segment of text, from its start to its end."""
     return [
         wire.StreamEvent(text_start=wire.TextStartEvent(agent=agent)),
-        *map(chunk, pieces),
+        *map(chunk_event, pieces),
         wire.StreamEvent(text_end=wire.TextEndEvent(agent=agent)),
     ]
 
 
-def chunk(text: str) -> wire.StreamEvent:
+def chunk_event(text: str) -> wire.StreamEvent:
     return wire.StreamEvent(chunk=wire.StreamChunk(content=text))
 
 
-def thought(*pieces: str) -> list[wire.StreamEvent]:
+def thinking_events(*pieces: str) -> list[wire.StreamEvent]:
     return [
         wire.StreamEvent(thinking_start=wire.ThinkingStartEvent(agent="crab")),
         *(wire.StreamEvent(thinking=wire.StreamThinking(content=piece)) for piece in pieces),
@@ -115,15 +121,15 @@ def thought(*pieces: str) -> list[wire.StreamEvent]:
     ]
 
 
-def call(name: str, arguments: str = "", call_id: str = "c1") -> wire.ToolCallInfo:
+def make_tool_call(name: str, arguments: str = "", call_id: str = "c1") -> wire.ToolCallInfo:
     return wire.ToolCallInfo(name=name, arguments=arguments, id=call_id)
 
 
-def calls(*infos: wire.ToolCallInfo, early: bool = False) -> wire.StreamEvent:
+def tool_start_event(*infos: wire.ToolCallInfo, early: bool = False) -> wire.StreamEvent:
     return wire.StreamEvent(tool_start=wire.ToolStartEvent(calls=infos, early=early))
 
 
-def result(
+def tool_result_event(
     output: str, call_id: str = "c1", *, milliseconds: int = 3200, is_error: bool = False
 ) -> wire.StreamEvent:
     return wire.StreamEvent(
@@ -133,11 +139,11 @@ def result(
     )
 
 
-def complete() -> wire.StreamEvent:
+def tools_complete_event() -> wire.StreamEvent:
     return wire.StreamEvent(tools_complete=wire.ToolsCompleteEvent())
 
 
-def end(
+def end_event(
     reason: "wire.StopReason.ValueType" = wire.STOP_REASON_COMPLETED,
     error: str = "",
     agent: str = "crab",
@@ -145,7 +151,7 @@ def end(
     return wire.StreamEvent(end=wire.StreamEnd(agent=agent, error=error, stop_reason=reason))
 
 
-def on_feed(
+def feed_event(
     kind: "wire.AgentEventKind.ValueType",
     run_id: str,
     *,

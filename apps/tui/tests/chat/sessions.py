@@ -11,35 +11,35 @@ from typing import Any, TypeVar
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.transport import RunFiles
-from crabtalk_tui.chat.session import Kind, Session
+from crabtalk_tui.chat.session import ChatSession, NoticeKind
 from tests.daemon.served import PATIENCE
 
 T = TypeVar("T")
 
 
-class Heard:
+class RecordingListener:
     """A Listener that remembers."""
 
     def __init__(self) -> None:
         self.events: list[wire.StreamEvent] = []
-        self.feed: list[wire.AgentEventMsg] = []
-        self.notices: list[tuple[str, Kind]] = []
-        self.news = asyncio.Event()
+        self.feed_events: list[wire.AgentEventMsg] = []
+        self.notices: list[tuple[str, NoticeKind]] = []
+        self.changes = asyncio.Event()
 
-    def streamed(self, event: wire.StreamEvent) -> None:
+    def on_stream_event(self, event: wire.StreamEvent) -> None:
         self.events.append(event)
-        self.news.set()
+        self.changes.set()
 
-    def followed(self, event: wire.AgentEventMsg) -> None:
-        self.feed.append(event)
-        self.news.set()
+    def on_feed_event(self, event: wire.AgentEventMsg) -> None:
+        self.feed_events.append(event)
+        self.changes.set()
 
-    def noticed(self, text: str, kind: Kind) -> None:
+    def show_notice(self, text: str, kind: NoticeKind) -> None:
         self.notices.append((text, kind))
-        self.news.set()
+        self.changes.set()
 
-    def changed(self) -> None:
-        self.news.set()
+    def on_change(self) -> None:
+        self.changes.set()
 
     @property
     def text(self) -> str:
@@ -50,50 +50,54 @@ class Heard:
         return [event.end for event in self.events if event.HasField("end")]
 
     @property
-    def sentences(self) -> str:
+    def notice_text(self) -> str:
         return "\n".join(text for text, _ in self.notices)
 
-    async def until(self, claim: Callable[[], bool]) -> None:
+    async def wait_until(self, claim: Callable[[], bool]) -> None:
         """Until what it was told makes it so."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not claim():
-                    self.news.clear()
-                    await self.news.wait()
+                    self.changes.clear()
+                    await self.changes.wait()
         except TimeoutError:
-            raise AssertionError(f"told: {self.text!r}, {self.sentences!r}") from None
+            raise AssertionError(f"told: {self.text!r}, {self.notice_text!r}") from None
 
 
 @asynccontextmanager
-async def talking(home: Path, **options: Any) -> AsyncIterator[tuple[Session, Heard]]:
+async def open_session(
+    home: Path, **options: Any
+) -> AsyncIterator[tuple[ChatSession, RecordingListener]]:
     """A session with the daemon of `home`. One that it started itself is ended with it."""
-    heard = Heard()
-    before = holder(home)
+    heard = RecordingListener()
+    before = get_daemon_pid(home)
     try:
-        async with Session(heard, home=home, **options) as session:
+        async with ChatSession(heard, home=home, **options) as session:
             yield session, heard
     finally:
-        if (pid := holder(home)) != before:
-            await ended(pid)
+        if (pid := get_daemon_pid(home)) != before:
+            await kill_daemon(pid)
 
 
-def holder(home: Path) -> int:
+def get_daemon_pid(home: Path) -> int:
     """The process that serves a home, or did; 0 for none."""
     with suppress(OSError, ValueError):
-        return int(RunFiles.of(home).lock.read_text())
+        return int(RunFiles.for_home(home).lock_path.read_text())
     return 0
 
 
-async def ended(pid: int) -> None:
+async def kill_daemon(pid: int) -> None:
     """Kills a daemon that is nobody's child here."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def soon(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+def start_task(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     return asyncio.ensure_future(work)
 
 
-async def kept(client: Client, agent: str = "crab", sender: str = "") -> list[tuple[str, str]]:
+async def load_messages(
+    client: Client, agent: str = "crab", sender: str = ""
+) -> list[tuple[str, str]]:
     page = await client.list_messages(agent, sender=sender)
     return [(message.role, message.content) for message in page.messages]

@@ -26,15 +26,15 @@ import pyte
 
 from crabtalk.client import Client, connect
 from crabtalk.transport import RunFiles
-from crabtalk_tui.chat.paper import REWRAPPING
-from tests.daemon.served import AGENTS, PATIENCE, prepare
+from crabtalk_tui.chat.paper import REWRAPPING_VARIABLES
+from tests.daemon.served import AGENTS, PATIENCE, prepare_home
 from tests.model_server import ModelServer, model_server
-from tests.warm import PIPE, Program, Started
+from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 BIN = Path(sys.executable).parent
-CHAT = Program(BIN / "crabtalk", "crabtalk_tui.cli:main", "crabtalk_tui.chat.app")
+CHAT = ForkedProgram(BIN / "crabtalk", "crabtalk_tui.cli:main", "crabtalk_tui.chat.app")
 # And what a daemon loads for its first turn.
-CRABTALKD = Program(
+CRABTALKD = ForkedProgram(
     *(BIN / "crabtalkd", "crabtalk.daemon.cli:main", "crabtalk.daemon.process"),
     *("crabtalk.daemon.server", "crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
 )
@@ -47,16 +47,16 @@ UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D"
 ALT_ENTER = "\x1b\r"
 
 
-def ctrl(letter: str) -> str:
+def get_control_key(letter: str) -> str:
     return chr(ord(letter.upper()) - 64)
 
 
-def pasted(text: str) -> str:
+def bracket_paste(text: str) -> str:
     """As a terminal sends it that marks what is pasted."""
     return f"\x1b[200~{text}\x1b[201~"
 
 
-class Screen(pyte.HistoryScreen):
+class FaintTextScreen(pyte.HistoryScreen):
     """Knows faint text too, which it keeps as if it blinked: nothing here does."""
 
     def select_graphic_rendition(self, *attrs: int) -> None:
@@ -65,23 +65,23 @@ class Screen(pyte.HistoryScreen):
         super().select_graphic_rendition(*attrs)
 
 
-class Terminal:
+class ChatTerminal:
     """What one sees and does at it."""
 
-    def __init__(self, master: int, process: Started, size: tuple[int, int]):
+    def __init__(self, master: int, process: ForkedProcess, size: tuple[int, int]):
         self.process = process
         self.written = bytearray()  # by the command, as it came
         self.columns, self.rows = size
-        self._screen = Screen(*size, history=LINES, ratio=0.5)
+        self._screen = FaintTextScreen(*size, history=LINES, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
         self._master = master
-        self._news = asyncio.Event()
-        self._is_over = False
+        self._changes = asyncio.Event()
+        self._has_ended = False
         asyncio.get_running_loop().add_reader(master, self._read)
 
     # ── Doing ───────────────────────────────────────────────────────────────────────────────
 
-    def type(self, keys: str) -> None:
+    def type_keys(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def resize(self, columns: int, rows: int, *, rewraps: bool = False) -> None:
@@ -90,10 +90,12 @@ class Terminal:
         screen = self._screen
         lines = [*screen.history.top, *(screen.buffer[y] for y in range(screen.lines))]
         at, x = len(screen.history.top) + screen.cursor.y, screen.cursor.x
-        below = [y for y, line in enumerate(lines) if y > at and text_of(line, screen.columns)]
+        below = [
+            y for y, line in enumerate(lines) if y > at and read_line_text(line, screen.columns)
+        ]
         del lines[max(below, default=at) + 1 :]
         if rewraps:
-            broken = [pieces(line, screen.columns, columns) for line in lines]
+            broken = [rewrap_line(line, screen.columns, columns) for line in lines]
             at = sum(map(len, broken[:at])) + x // columns
             x %= columns
             lines = [piece for line in broken for piece in line]
@@ -118,7 +120,7 @@ class Terminal:
     @property
     def scrollback(self) -> list[str]:
         """What has left the view at the top, the oldest first."""
-        return [text_of(line, self._screen.columns) for line in self._screen.history.top]
+        return [read_line_text(line, self._screen.columns) for line in self._screen.history.top]
 
     @property
     def lines(self) -> list[str]:
@@ -126,18 +128,18 @@ class Terminal:
         return self.scrollback + self.screen
 
     @property
-    def text(self) -> str:
+    def full_text(self) -> str:
         return "\n".join(self.lines)
 
     @property
-    def view(self) -> str:
+    def view_text(self) -> str:
         return "\n".join(self.screen)
 
     @property
     def cursor(self) -> tuple[int, int]:
         return self._screen.cursor.x, self._screen.cursor.y
 
-    def styles(self, text: str) -> set[str]:
+    def get_styles(self, text: str) -> set[str]:
         """Colours and attributes of the cells in view where a text stands."""
         found: set[str] = set()
         for y, line in enumerate(self._screen.display):
@@ -162,44 +164,46 @@ class Terminal:
 
     # ── Waiting ─────────────────────────────────────────────────────────────────────────────
 
-    async def until(self, text: str) -> None:
+    async def wait_for_text(self, text: str) -> None:
         """Until it is in view, or was."""
-        await self.until_so(lambda: text in self.text, f"{text!r} to be seen")
+        await self.wait_until(lambda: text in self.full_text, f"{text!r} to be seen")
 
-    async def until_view(self, text: str) -> None:
-        await self.until_so(lambda: text in self.view, f"{text!r} to be in view")
+    async def wait_for_view(self, text: str) -> None:
+        await self.wait_until(lambda: text in self.view_text, f"{text!r} to be in view")
 
-    async def until_gone(self, text: str) -> None:
+    async def wait_until_gone(self, text: str) -> None:
         """Until it is not in view."""
-        await self.until_so(lambda: text not in self.view, f"{text!r} to go")
+        await self.wait_until(lambda: text not in self.view_text, f"{text!r} to go")
 
-    async def until_written(self, count: int) -> None:
+    async def wait_for_bytes(self, count: int) -> None:
         """Until the command has written so many bytes in all."""
-        await self.until_so(lambda: len(self.written) >= count, f"{count} bytes")
+        await self.wait_until(lambda: len(self.written) >= count, f"{count} bytes")
 
-    async def until_so(self, claim: Callable[[], bool], what: str = "it") -> None:
+    async def wait_until(self, claim: Callable[[], bool], what: str = "it") -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 while not claim():
-                    assert not self._is_over, f"it ended instead of {what}:\n{self.picture()}"
-                    self._news.clear()
-                    await self._news.wait()
+                    assert not self._has_ended, (
+                        f"it ended instead of {what}:\n{self.render_picture()}"
+                    )
+                    self._changes.clear()
+                    await self._changes.wait()
         except TimeoutError:
-            raise AssertionError(f"waited for {what}:\n{self.picture()}") from None
+            raise AssertionError(f"waited for {what}:\n{self.render_picture()}") from None
 
-    async def left(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Its exit status, once it has ended by itself."""
         try:
             async with asyncio.timeout(PATIENCE):
                 status = await self.process.wait()
-                while not self._is_over:
-                    self._news.clear()
-                    await self._news.wait()
+                while not self._has_ended:
+                    self._changes.clear()
+                    await self._changes.wait()
                 return status
         except TimeoutError:
-            raise AssertionError(f"it does not end:\n{self.picture()}") from None
+            raise AssertionError(f"it does not end:\n{self.render_picture()}") from None
 
-    def picture(self) -> str:
+    def render_picture(self) -> str:
         rule = "+" + "-" * self.columns + "+"
         rows = [f"|{line.ljust(self.columns)}|" for line in self.screen]
         return "\n".join([*self.scrollback[-40:], rule, *rows, rule, f"cursor {self.cursor}"])
@@ -220,18 +224,18 @@ class Terminal:
             self.written += data
             self._stream.feed(data)
         else:
-            self._is_over = True
+            self._has_ended = True
             asyncio.get_running_loop().remove_reader(self._master)
-        self._news.set()
+        self._changes.set()
 
 
-def text_of(line: Cells, width: int) -> str:
+def read_line_text(line: Cells, width: int) -> str:
     return "".join(line[x].data for x in range(width)).rstrip()
 
 
-def pieces(line: Cells, width: int, most: int) -> list[Cells]:
+def rewrap_line(line: Cells, width: int, most: int) -> list[Cells]:
     """A line, broken into as many as it takes."""
-    filled = max(len(text_of(line, width)), 1)
+    filled = max(len(read_line_text(line, width)), 1)
     broken: list[Cells] = []
     for first in range(0, filled, most):
         piece: Cells = pyte.screens.StaticDefaultDict(line.default)
@@ -241,17 +245,17 @@ def pieces(line: Cells, width: int, most: int) -> list[Cells]:
 
 
 @asynccontextmanager
-async def chatting(
+async def open_chat(
     home: Path,
     *words: str | Path,
     size: tuple[int, int] = (80, 24),
     cwd: Path | None = None,
     **env: str,
-) -> AsyncIterator[Terminal]:
+) -> AsyncIterator[ChatTerminal]:
     """`crabtalk` at a terminal; `words` are more of its command line."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-    settled = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING), "")
+    settled = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING_VARIABLES), "")
     settled |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
     process = CHAT.start(
         *("--home", home, *words),
@@ -263,21 +267,21 @@ async def chatting(
         env={**os.environ, **settled, **env},
     )
     os.close(slave)
-    terminal = Terminal(master, process, size)
+    terminal = ChatTerminal(master, process, size)
     try:
         yield terminal
     finally:
         await terminal.close()
 
 
-class Daemon:
+class KillableDaemon:
     """A `crabtalkd` of the tests' own, which can be killed and started again."""
 
     model: ModelServer
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._process: Started | None = None
+        self._process: ForkedProcess | None = None
 
     async def start(self) -> None:
         self._process = CRABTALKD.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
@@ -294,16 +298,16 @@ class Daemon:
         await self._process.wait()
 
     @property
-    def holder(self) -> int | None:
+    def holder_pid(self) -> int | None:
         """The process that serves the home now, whoever started it."""
-        return RunFiles.of(self.home).holder()
+        return RunFiles.for_home(self.home).read_daemon_pid()
 
-    async def kill_other(self) -> None:
+    async def kill_holder(self) -> None:
         """One that the chat has started."""
-        if (process := self.holder) is not None:
+        if (process := self.holder_pid) is not None:
             os.kill(process, signal.SIGKILL)
             async with asyncio.timeout(PATIENCE):
-                while self.holder is not None:  # no child of ours: it cannot be waited for
+                while self.holder_pid is not None:  # no child of ours: it cannot be waited for
                     await asyncio.sleep(0.01)
 
     def client(self) -> Client:
@@ -311,17 +315,19 @@ class Daemon:
 
 
 @asynccontextmanager
-async def daemon(path: Path, *, agents: dict[str, str] | None = None) -> AsyncIterator[Daemon]:
+async def run_scripted_daemon(
+    path: Path, *, agents: dict[str, str] | None = None
+) -> AsyncIterator[KillableDaemon]:
     """A daemon with a scripted model; agents are those of `served` unless told."""
     home = path / "home"
     async with model_server() as model:
         config = f'[llm]\nbase_url = "{model.url}"\nmodel = "scripted"\nmax_retries = 0\n'
-        prepare(home, agents or AGENTS, config)
-        made = Daemon(home)
+        prepare_home(home, agents or AGENTS, config)
+        made = KillableDaemon(home)
         made.model = model
         await made.start()
         try:
             yield made
         finally:
             await made.kill()
-            await made.kill_other()
+            await made.kill_holder()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from crabtalk_tui.chat.calls import Call
+from crabtalk_tui.chat.calls import ChatToolCall
 
 
-def call(name: str, output: str = "", **arguments: Any) -> Call:
-    made = Call("c1", name, json.dumps(arguments) if arguments else "")
+def make_call(name: str, output: str = "", **arguments: Any) -> ChatToolCall:
+    made = ChatToolCall("c1", name, json.dumps(arguments) if arguments else "")
     made.output = output
     return made
 
@@ -18,48 +18,48 @@ def call(name: str, output: str = "", **arguments: Any) -> Call:
 @pytest.mark.parametrize(
     ("made", "about"),
     [
-        (call("bash", command="make test"), "make test"),
-        (call("bash", command="  cd x\nmake"), "cd x …"),
-        (call("edit", path="a.py", old_string="a", new_string="b"), "a.py"),
-        (call("recall", query="tides"), "tides"),
-        (call("delegate", tasks=[{"message": "count shells"}]), "count shells"),
-        (call("delegate", tasks=[{"message": "a"}, {"message": "b"}]), "2 tasks"),
-        (call("ask_user", questions=[{"question": "Which?", "header": "Colour"}]), "Colour"),
-        (call("github__issues", repo="a/b", open=True, n=3), "repo=a/b, open=true, n=3"),
-        (call("set_title"), ""),
-        (Call("c1", "bash", "{}"), ""),
-        (Call("c1", "bash", '{"command": "half'), '{"command": "half'),
-        (Call("c1", "bash", '["a"]'), '["a"]'),
-        (Call("c1", "bash", '{"command": 7}'), "command=7"),
-        (Call("c1", "bash", is_early=True), "…"),
-        (call("bash", command="a\x1b[31m\tb"), "a\\x1b[31m b"),
-        (call("delegate", tasks="none"), "tasks=none"),
-        (call("delegate", tasks=[7]), ""),
-        (call("ask_user", questions=7), ""),
+        (make_call("bash", command="make test"), "make test"),
+        (make_call("bash", command="  cd x\nmake"), "cd x …"),
+        (make_call("edit", path="a.py", old_string="a", new_string="b"), "a.py"),
+        (make_call("recall", query="tides"), "tides"),
+        (make_call("delegate", tasks=[{"message": "count shells"}]), "count shells"),
+        (make_call("delegate", tasks=[{"message": "a"}, {"message": "b"}]), "2 tasks"),
+        (make_call("ask_user", questions=[{"question": "Which?", "header": "Colour"}]), "Colour"),
+        (make_call("github__issues", repo="a/b", open=True, n=3), "repo=a/b, open=true, n=3"),
+        (make_call("set_title"), ""),
+        (ChatToolCall("c1", "bash", "{}"), ""),
+        (ChatToolCall("c1", "bash", '{"command": "half'), '{"command": "half'),
+        (ChatToolCall("c1", "bash", '["a"]'), '["a"]'),
+        (ChatToolCall("c1", "bash", '{"command": 7}'), "command=7"),
+        (ChatToolCall("c1", "bash", is_early=True), "…"),
+        (make_call("bash", command="a\x1b[31m\tb"), "a\\x1b[31m b"),
+        (make_call("delegate", tasks="none"), "tasks=none"),
+        (make_call("delegate", tasks=[7]), ""),
+        (make_call("ask_user", questions=7), ""),
     ],
 )
-def test_a_call_is_known_by_what_it_is_about(made: Call, about: str) -> None:
-    assert made.about == about
+def test_a_call_is_known_by_what_it_is_about(made: ChatToolCall, about: str) -> None:
+    assert made.summary == about
 
 
 def test_however_long_its_arguments_are_the_label_is_short() -> None:
-    assert len(call("bash", command="x" * 100_000).about) <= 200
-    assert len(call("other", a="x" * 100_000, b=["y"] * 10_000).about) <= 200
-    assert len(Call("c1", "bash", "x" * 3_000_000).about) <= 200
-    assert len(Call("c1", "bash", "[" * 900_000).about) <= 200
+    assert len(make_call("bash", command="x" * 100_000).summary) <= 200
+    assert len(make_call("other", a="x" * 100_000, b=["y"] * 10_000).summary) <= 200
+    assert len(ChatToolCall("c1", "bash", "x" * 3_000_000).summary) <= 200
+    assert len(ChatToolCall("c1", "bash", "[" * 900_000).summary) <= 200
 
 
 @pytest.mark.req("chat.show.output")
 def test_colours_of_other_programs_are_left_out_whichever_tool_ran_them() -> None:
-    assert call("npm__test", "\x1b[32mok\x1b[39m\n").shown == "ok\n"
+    assert make_call("npm__test", "\x1b[32mok\x1b[39m\n").display_output == "ok\n"
 
 
 @pytest.mark.req("chat.show.output")
 def test_of_a_command_what_it_printed_is_shown() -> None:
     def shown(is_error: bool = False, before: str = "", **outcome: Any) -> str:
-        made = call("bash", before + json.dumps(outcome), command="x")
+        made = make_call("bash", before + json.dumps(outcome), command="x")
         made.is_error = is_error
-        return made.shown
+        return made.display_output
 
     assert shown(stdout="out\n", stderr="noise", exit_code=0) == "out"
     assert shown(stdout="\x1b[1;31mred\x1b[0m \x1b[38:5:9mtoo\x1b[m", exit_code=0) == "red too"
@@ -68,30 +68,31 @@ def test_of_a_command_what_it_printed_is_shown() -> None:
     assert shown(stdout="out", stderr="err", exit_code=2) == "exit status 2\nerr\nout"
     failed = shown(True, "bash failed: it took long.\n", stdout="o", stderr="e", exit_code=-1)
     assert failed == "bash failed: it took long.\ne\no"
-    assert call("bash", "permission denied: {no}").shown == "permission denied: {no}"
-    assert call("bash", '{"a": 1}').shown == '{"a": 1}'
+    assert make_call("bash", "permission denied: {no}").display_output == "permission denied: {no}"
+    assert make_call("bash", '{"a": 1}').display_output == '{"a": 1}'
     assert (
-        call("read", '{"stdout": "x", "exit_code": 0}').shown == '{"stdout": "x", "exit_code": 0}'
+        make_call("read", '{"stdout": "x", "exit_code": 0}').display_output
+        == '{"stdout": "x", "exit_code": 0}'
     )
 
 
 @pytest.mark.req("chat.show.ask")
 def test_answers_stand_with_their_questions() -> None:
     questions = [{"question": "Which?"}, {"question": "How many?"}]
-    made = call("ask_user", '{"Which?": "blue", "Other": "x"}', questions=questions)
-    assert made.answers() == [("Which?", "blue"), ("How many?", "")]
-    made = call("ask_user", "the blue one", questions=questions)
-    assert made.answers() == [("Which? / How many?", "the blue one")]
+    made = make_call("ask_user", '{"Which?": "blue", "Other": "x"}', questions=questions)
+    assert made.pair_answers() == [("Which?", "blue"), ("How many?", "")]
+    made = make_call("ask_user", "the blue one", questions=questions)
+    assert made.pair_answers() == [("Which? / How many?", "the blue one")]
 
 
 @pytest.mark.req("chat.show.tree")
 def test_tasks_end_well_or_not_or_go_on() -> None:
     tasks = [{"message": "a"}, {"message": "b", "agent": "scout"}]
     output = [{"agent": "w", "result": "1", "error": None}, {"result": None, "error": "gone"}]
-    made = call("delegate", json.dumps(output), tasks=tasks)
+    made = make_call("delegate", json.dumps(output), tasks=tasks)
     assert made.tasks == [("worker", "a"), ("scout", "b")]
-    assert made.results() == [(False, ""), (True, "gone")]
-    made = call("delegate", json.dumps([{"task_id": "x"}] * 2), tasks=tasks)
-    assert made.results() == [(None, ""), (None, "")]
+    assert made.parse_task_results() == [(False, ""), (True, "gone")]
+    made = make_call("delegate", json.dumps([{"task_id": "x"}] * 2), tasks=tasks)
+    assert made.parse_task_results() == [(None, ""), (None, "")]
     for unreadable in ("", "[]", "{}", "nonsense", "[1]"):
-        assert call("delegate", unreadable, tasks=tasks).results() is None
+        assert make_call("delegate", unreadable, tasks=tasks).parse_task_results() is None

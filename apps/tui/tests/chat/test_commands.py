@@ -6,30 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.chat.sessions import kept, soon, talking
-from apps.tui.tests.chat.terminal import daemon
+from apps.tui.tests.chat.sessions import load_messages, open_session, start_task
+from apps.tui.tests.chat.terminal import run_scripted_daemon
 from crabtalk.protocol import wire
 from crabtalk_tui.chat import answers
-from crabtalk_tui.chat.candidates import Catalogue, Named
+from crabtalk_tui.chat.candidates import NameCatalogue, NameEntry
 from crabtalk_tui.chat.command_table import COMMANDS
-from crabtalk_tui.chat.commands import DOING, Called, Reply, Saying, read, run
+from crabtalk_tui.chat.commands import (
+    HANDLERS,
+    CommandCall,
+    CommandReply,
+    QueuedTurn,
+    parse_input,
+    run_command,
+)
 from crabtalk_tui.chat.prices import Price, Spending
-from crabtalk_tui.chat.session import Session
-from tests.daemon.served import calling, within
+from crabtalk_tui.chat.session import ChatSession
+from tests.daemon.served import script_tool_calls, wait_with_timeout
 
 pytestmark = pytest.mark.timeout(120)
 
-KNOWN = Catalogue(agents=(Named("crab"), Named("twin")), skills=(Named("tides"),))
+KNOWN = NameCatalogue(agents=(NameEntry("crab"), NameEntry("twin")), skills=(NameEntry("tides"),))
 
 
-async def typed(session: Session, text: str) -> Reply:
-    called = read(text, session.catalogue)
-    assert isinstance(called, Called), called
-    return await within(run(called, session))
+async def run_typed(session: ChatSession, text: str) -> CommandReply:
+    called = parse_input(text, session.catalogue)
+    assert isinstance(called, CommandCall), called
+    return await wait_with_timeout(run_command(called, session))
 
 
-async def complaint(session: Session, text: str) -> str:
-    reply = await typed(session, text)
+async def get_error_notice(session: ChatSession, text: str) -> str:
+    reply = await run_typed(session, text)
     assert (reply.kind, reply.markdown) == ("error", "")
     return reply.notice
 
@@ -48,7 +55,7 @@ async def complaint(session: Session, text: str) -> str:
     ],
 )
 def test_a_command_is_its_name_and_the_rest(text: str, name: str, rest: str) -> None:
-    assert read(text, KNOWN) == Called(COMMANDS[name], rest)
+    assert parse_input(text, KNOWN) == CommandCall(COMMANDS[name], rest)
 
 
 @pytest.mark.req("chat.commands.else")
@@ -60,21 +67,21 @@ def test_a_command_is_its_name_and_the_rest(text: str, name: str, rest: str) -> 
     ],
 )
 def test_anything_else_goes_to_the_agent_as_it_is(text: str) -> None:
-    assert read(text, KNOWN) == Saying(text)
+    assert parse_input(text, KNOWN) == QueuedTurn(text)
 
 
 @pytest.mark.req("chat.turn.guest")
 def test_an_agent_that_is_named_first_answers_as_a_guest() -> None:
-    assert read("@twin do you\nagree?", KNOWN) == Saying("do you\nagree?", guest="twin")
+    assert parse_input("@twin do you\nagree?", KNOWN) == QueuedTurn("do you\nagree?", guest="twin")
 
 
 @pytest.mark.req("chat.commands.help")
 def test_every_command_does_something_and_is_in_the_help() -> None:
-    assert DOING.keys() == COMMANDS.keys()
-    page = answers.help_page({})
+    assert HANDLERS.keys() == COMMANDS.keys()
+    page = answers.format_help({})
     for command in COMMANDS.values():
         assert f"`{command.usage}`" in page
-        assert command.about in answers.help_line(command.name)
+        assert command.about in answers.format_command_help(command.name)
 
 
 # ── Agents and turns ───────────────────────────────────────────────────────────────────────────
@@ -82,75 +89,80 @@ def test_every_command_does_something_and_is_in_the_help() -> None:
 
 @pytest.mark.req("chat.commands.agents")
 async def test_agents_are_listed_and_the_chat_goes_to_another(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        await within(session.say("hello"))
-        listed = (await typed(session, "/agents")).markdown
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        await wait_with_timeout(session.run_turn("hello"))
+        listed = (await run_typed(session, "/agents")).markdown
         assert "**crab**" in listed
         assert "twin" in listed
-        reply = await typed(session, "/agent twin")
-        assert reply == Reply(notice="now with twin", messages=[], is_fresh=True)
-        await within(session.say("!say I am twin"))
-        back = await typed(session, "/agent crab")
+        reply = await run_typed(session, "/agent twin")
+        assert reply == CommandReply(notice="now with twin", messages=[], resets_usage=True)
+        await wait_with_timeout(session.run_turn("!say I am twin"))
+        back = await run_typed(session, "/agent crab")
         assert [message.content for message in back.messages] == ["hello", "heard: hello"]
-        assert [text for _, text in await kept(session.client, "twin")] == [
+        assert [text for _, text in await load_messages(session.client, "twin")] == [
             *("!say I am twin", "I am twin")
         ]
-        assert await complaint(session, "/agent owl") == (
+        assert await get_error_notice(session, "/agent owl") == (
             "no agent is called 'owl'; /agents has them"
         )
         assert session.agent == "crab"
-        assert "/agent NAME" in await complaint(session, "/agent")
+        assert "/agent NAME" in await get_error_notice(session, "/agent")
 
 
 @pytest.mark.req("chat.commands.busy")
 async def test_a_turn_that_runs_is_not_left_behind_or_folded(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
-        saying = soon(session.say("!say so\n!hang"))
-        await heard.until(lambda: heard.text == "so")
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home) as (session, heard),
+    ):
+        saying = start_task(session.run_turn("!say so\n!hang"))
+        await heard.wait_until(lambda: heard.text == "so")
         for text in ("/agent twin", "/compact", "/new"):
-            assert await complaint(session, text) == "a turn runs; stop it first, with Esc"
+            assert await get_error_notice(session, text) == "a turn runs; stop it first, with Esc"
         await session.stop()
-        await within(saying)
+        await wait_with_timeout(saying)
 
 
 @pytest.mark.req("chat.commands.guest")
 async def test_guest_becomes_a_turn_of_the_other_agent(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        reply = await typed(session, "/guest twin what do you make of it?")
-        assert reply == Reply(saying=Saying("what do you make of it?", guest="twin"))
-        assert await complaint(session, "/guest owl hello") == (
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        reply = await run_typed(session, "/guest twin what do you make of it?")
+        assert reply == CommandReply(turn=QueuedTurn("what do you make of it?", guest="twin"))
+        assert await get_error_notice(session, "/guest owl hello") == (
             "no agent is called 'owl'; /agents has them"
         )
-        assert "/guest NAME TEXT" in await complaint(session, "/guest twin")
+        assert "/guest NAME TEXT" in await get_error_notice(session, "/guest twin")
 
 
 @pytest.mark.req("chat.commands.title")
 async def test_the_title_is_shown_and_given(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert "no title yet" in (await typed(session, "/title")).notice
-        assert "no conversation" in await complaint(session, "/title High water")
-        await within(session.say(calling([("set_title", {"title": "Tides"})])))
-        assert (await typed(session, "/title")).notice == "Tides"
-        asked = running.model.asked
-        assert (await typed(session, "/title High\nwater")).notice == "it is called High water"
-        assert (await typed(session, "/title")).notice == "High water"
-        assert running.model.asked == asked
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert "no title yet" in (await run_typed(session, "/title")).notice
+        assert "no conversation" in await get_error_notice(session, "/title High water")
+        await wait_with_timeout(
+            session.run_turn(script_tool_calls([("set_title", {"title": "Tides"})]))
+        )
+        assert (await run_typed(session, "/title")).notice == "Tides"
+        asked = running.model.request_count
+        assert (await run_typed(session, "/title High\nwater")).notice == "it is called High water"
+        assert (await run_typed(session, "/title")).notice == "High water"
+        assert running.model.request_count == asked
 
 
 @pytest.mark.req("chat.commands.quit")
 async def test_quit_leaves(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert await typed(session, "/quit") == Reply(leaves=True)
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert await run_typed(session, "/quit") == CommandReply(leaves_chat=True)
 
 
 @pytest.mark.req("chat.commands.help")
 async def test_help_has_all_or_one(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        page = (await typed(session, "/help")).markdown
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        page = (await run_typed(session, "/help")).markdown
         assert "| `/export [FILE]` | write this" in page
         assert "| Ctrl+D | leave" in page
-        assert (await typed(session, "/help /quit")).markdown.startswith("`/quit`: leave")
-        assert "there is no command /sing" in await complaint(session, "/help sing")
+        assert (await run_typed(session, "/help /quit")).markdown.startswith("`/quit`: leave")
+        assert "there is no command /sing" in await get_error_notice(session, "/help sing")
 
 
 # ── What was said ──────────────────────────────────────────────────────────────────────────────
@@ -158,18 +170,20 @@ async def test_help_has_all_or_one(tmp_path: Path) -> None:
 
 @pytest.mark.req("chat.commands.compact")
 async def test_compact_shows_the_summary_and_archives_lists_it(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
         running.model.summary = "They talked. More was said."
-        assert "nothing was folded yet" in (await typed(session, "/archives")).notice
-        await within(session.say("hello"))
-        assert (await typed(session, "/compact")).markdown == "They talked. More was said."
-        listed = (await typed(session, "/archives")).markdown
+        assert "nothing was folded yet" in (await run_typed(session, "/archives")).notice
+        await wait_with_timeout(session.run_turn("hello"))
+        assert (await run_typed(session, "/compact")).markdown == "They talked. More was said."
+        listed = (await run_typed(session, "/archives")).markdown
         assert "| 1 | 20" in listed
         assert "| 2 | They talked" in listed.replace("\\", "")
-        assert (await typed(session, "/archives 1")).markdown == "They talked. More was said."
+        assert (await run_typed(session, "/archives 1")).markdown == "They talked. More was said."
         for number in ("2", "0", "x", "-1", "99999999999999999999"):
-            assert "is no number from 1 to 1" in await complaint(session, f"/archives {number}")
-        assert await complaint(session, "/compact")  # nothing left to fold
+            assert "is no number from 1 to 1" in await get_error_notice(
+                session, f"/archives {number}"
+            )
+        assert await get_error_notice(session, "/compact")  # nothing left to fold
 
 
 @pytest.mark.req("chat.commands.compact")
@@ -177,17 +191,17 @@ async def test_a_compaction_can_be_stopped(tmp_path: Path) -> None:
     """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
     agents = {"crab": 'prompt = """You are crab.\n!hang"""\n'}
     async with (
-        daemon(tmp_path, agents=agents) as running,
-        talking(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path, agents=agents) as running,
+        open_session(running.home) as (session, heard),
     ):
-        await within(session.say("hello"))
-        compacting = soon(typed(session, "/compact"))
+        await wait_with_timeout(session.run_turn("hello"))
+        compacting = start_task(run_typed(session, "/compact"))
         await running.model.until_asked(2)
         assert session.state == "compacting"
         await session.stop()
-        reply = await within(compacting)
+        reply = await wait_with_timeout(compacting)
         assert "nothing changed" in reply.notice
-        await heard.until(lambda: not session.is_busy)
+        await heard.wait_until(lambda: not session.is_busy)
 
 
 @pytest.mark.req("chat.commands.compact")
@@ -195,50 +209,55 @@ async def test_what_is_too_long_to_be_folded_can_be_begun_afresh(tmp_path: Path)
     """Whoever summarises is told who the agent is, and this one's prompt makes a model refuse."""
     refusing = "!status 400 request exceeds the available context size"
     agents = {"crab": f'prompt = """You are crab.\n{refusing}"""\n'}
-    async with daemon(tmp_path, agents=agents) as running, talking(running.home) as (session, _):
-        await within(session.say("hello"))
-        sentence = await complaint(session, "/compact")
+    async with (
+        run_scripted_daemon(tmp_path, agents=agents) as running,
+        open_session(running.home) as (session, _),
+    ):
+        await wait_with_timeout(session.run_turn("hello"))
+        sentence = await get_error_notice(session, "/compact")
         assert "available context size" in sentence
         assert sentence.endswith("; /new begins afresh, and loses nothing")
-        assert (await typed(session, "/new")).is_fresh
+        assert (await run_typed(session, "/new")).resets_usage
 
 
 @pytest.mark.req("chat.commands.new")
 async def test_new_begins_afresh_and_what_was_said_is_found(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert "nothing was said yet" in (await typed(session, "/new")).notice
-        await within(session.say("the lighthouse blinks"))
-        assert "a new beginning" in (await typed(session, "/new")).notice
-        asked = running.model.asked
-        await within(session.say("and now?"))
-        assert running.model.asked == asked + 1
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert "nothing was said yet" in (await run_typed(session, "/new")).notice
+        await wait_with_timeout(session.run_turn("the lighthouse blinks"))
+        assert "a new beginning" in (await run_typed(session, "/new")).notice
+        asked = running.model.request_count
+        await wait_with_timeout(session.run_turn("and now?"))
+        assert running.model.request_count == asked + 1
         shown = [message["content"] for message in running.model.requests[-1]["messages"]]
         assert not any("lighthouse" in text for text in shown)
-        assert "lighthouse" in (await typed(session, "/search lighthouse")).markdown
-        assert (await typed(session, "/archives 1")).markdown == "It was closed without a summary."
+        assert "lighthouse" in (await run_typed(session, "/search lighthouse")).markdown
+        assert (
+            await run_typed(session, "/archives 1")
+        ).markdown == "It was closed without a summary."
 
 
 @pytest.mark.req("chat.commands.search")
 async def test_search_marks_what_was_found_in_any_conversation(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
         await session.client.send("twin", "!say blinks *twice*", sender="bo")
-        found = (await typed(session, "/search blinks")).markdown
+        found = (await run_typed(session, "/search blinks")).markdown
         assert "**untitled** · twin with bo · 20" in found
         assert "blinks \\*twice\\*" in found
-        assert (await typed(session, "/search nosuchword")).notice == "nothing found"
-        assert "/search WORDS" in await complaint(session, "/search")
+        assert (await run_typed(session, "/search nosuchword")).notice == "nothing found"
+        assert "/search WORDS" in await get_error_notice(session, "/search")
 
 
 @pytest.mark.req("chat.commands.history")
 async def test_history_is_what_was_said_last(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert (await typed(session, "/history")).notice == "nothing was said yet"
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert (await run_typed(session, "/history")).notice == "nothing was said yet"
         for word in ("one", "two"):
-            await within(session.say(word))
-        reply = await typed(session, "/history 3")
+            await wait_with_timeout(session.run_turn(word))
+        reply = await run_typed(session, "/history 3")
         assert [m.content for m in reply.messages] == ["heard: one", "two", "heard: two"]
-        assert len((await typed(session, "/history")).messages) == 4
-        assert "is no number" in await complaint(session, "/history all")
+        assert len((await run_typed(session, "/history")).messages) == 4
+        assert "is no number" in await get_error_notice(session, "/history all")
 
 
 @pytest.mark.req("chat.commands.export")
@@ -248,13 +267,13 @@ async def test_export_writes_a_file_and_never_over_one(
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        await within(session.say("hello"))
-        reply = await typed(session, f"/export talk.{form}")
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        await wait_with_timeout(session.run_turn("hello"))
+        reply = await run_typed(session, f"/export talk.{form}")
         assert reply.notice == f"2 messages written to talk.{form}"
         text = (tmp_path / "out" / f"talk.{form}").read_text()
         assert "heard: hello" in text
-        assert "is there already" in await complaint(session, f"/export talk.{form}")
+        assert "is there already" in await get_error_notice(session, f"/export talk.{form}")
         assert (tmp_path / "out" / f"talk.{form}").read_text() == text
         if form == "json":
             assert [m["role"] for m in json.loads(text)["messages"]] == ["user", "assistant"]
@@ -266,15 +285,20 @@ async def test_export_names_a_file_itself_and_says_what_it_cannot_do(
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    async with daemon(tmp_path) as running, talking(running.home, sender="a/b c") as (session, _):
-        await within(session.say("hello"))
-        await typed(session, "/export")
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home, sender="a/b c") as (session, _),
+    ):
+        await wait_with_timeout(session.run_turn("hello"))
+        await run_typed(session, "/export")
         (made,) = (tmp_path / "out").iterdir()
         assert made.name.startswith("crab-a-b-c-20")
         assert made.suffix == ".md"
-        assert ".md, .json, .html" in await complaint(session, "/export talk.pdf")
-        assert "nobody's directory" in await complaint(session, "/export ~nosuchuser/talk.md")
-        sentence = await complaint(session, "/export nosuch/talk.md")
+        assert ".md, .json, .html" in await get_error_notice(session, "/export talk.pdf")
+        assert "nobody's directory" in await get_error_notice(
+            session, "/export ~nosuchuser/talk.md"
+        )
+        sentence = await get_error_notice(session, "/export nosuch/talk.md")
         assert sentence.startswith("nosuch/talk.md cannot be written: No such file or directory; ")
         assert list((tmp_path / "out").iterdir()) == [made]
 
@@ -285,49 +309,60 @@ async def test_export_names_a_file_itself_and_says_what_it_cannot_do(
 @pytest.mark.req("chat.commands.memory")
 async def test_memory_is_listed_and_searched(tmp_path: Path) -> None:
     note = {"name": "tides", "content": "High water at noon."}
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert (await typed(session, "/memory")).notice == "crab remembers nothing yet"
-        await within(session.say(calling([("remember", note)])))
-        assert "tides | High water at noon" in (await typed(session, "/memory")).markdown
-        assert "**tides** · note" in (await typed(session, "/memory water")).markdown
-        assert (await typed(session, "/memory nosuchword")).notice == "nothing found"
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert (await run_typed(session, "/memory")).notice == "crab remembers nothing yet"
+        await wait_with_timeout(session.run_turn(script_tool_calls([("remember", note)])))
+        assert "tides | High water at noon" in (await run_typed(session, "/memory")).markdown
+        assert "**tides** · note" in (await run_typed(session, "/memory water")).markdown
+        assert (await run_typed(session, "/memory nosuchword")).notice == "nothing found"
 
 
 @pytest.mark.req("chat.commands.skills")
 async def test_skills_are_listed_and_said_to_the_agent(tmp_path: Path) -> None:
     skill = tmp_path / "home" / "skills" / "tides" / "SKILL.md"
-    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
-        assert "There are no skills" in (await typed(session, "/skills")).markdown
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home) as (session, heard),
+    ):
+        assert "There are no skills" in (await run_typed(session, "/skills")).markdown
         skill.parent.mkdir(parents=True)
         skill.write_text("---\nname: tides\ndescription: Tide tables\n---\n!say high\n")
         await session.client.reload()
-        assert "`/tides`" in (await typed(session, "/skills")).markdown
-        assert read("/tides for June", session.catalogue) == Saying("/tides for June")
-        await within(session.say("/tides for June"))
+        assert "`/tides`" in (await run_typed(session, "/skills")).markdown
+        assert parse_input("/tides for June", session.catalogue) == QueuedTurn("/tides for June")
+        await wait_with_timeout(session.run_turn("/tides for June"))
         assert heard.text == "high"
 
 
 @pytest.mark.req("chat.commands.model")
 async def test_a_model_is_made_the_active_one(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
-        await heard.until(lambda: session.model == "scripted")
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home) as (session, heard),
+    ):
+        await heard.wait_until(lambda: session.model == "scripted")
         running.model.models.append("other")
         (tmp_path / "home" / "config.toml").write_text(f'[llm]\nbase_url = "{running.model.url}"\n')
         await session.client.reload()
-        assert "| **scripted** | active |" in (await typed(session, "/model")).markdown
-        assert (await typed(session, "/model other")).notice.startswith("other answers from now on")
+        assert "| **scripted** | active |" in (await run_typed(session, "/model")).markdown
+        assert (await run_typed(session, "/model other")).notice.startswith(
+            "other answers from now on"
+        )
         assert session.model == "other"
-        said = await within(session.say("hello"))
+        said = await wait_with_timeout(session.run_turn("hello"))
         assert said.end is not None
         assert said.end.model == "other"
-        assert "nosuch" in await complaint(session, "/model nosuch")
+        assert "nosuch" in await get_error_notice(session, "/model nosuch")
 
 
 @pytest.mark.req("chat.commands.model")
 async def test_an_agent_with_a_model_of_its_own_is_not_said_to_change(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\nmodel = "scripted"\n'}
-    async with daemon(tmp_path, agents=agents) as running, talking(running.home) as (session, _):
-        sentence = await complaint(session, "/model scripted")
+    async with (
+        run_scripted_daemon(tmp_path, agents=agents) as running,
+        open_session(running.home) as (session, _),
+    ):
+        sentence = await get_error_notice(session, "/model scripted")
         assert sentence.startswith("crab has a model of its own, scripted")
 
 
@@ -335,44 +370,50 @@ async def test_an_agent_with_a_model_of_its_own_is_not_said_to_change(tmp_path: 
 async def test_mcp_servers_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
     broken = 'prompt = "You are crab."\n[[mcps]]\nname = "sea"\ncommand = "/no/such/program"\n'
     agents = {"crab": broken, "twin": 'prompt = "You are twin."\n'}
-    async with daemon(tmp_path, agents=agents) as running, talking(running.home) as (session, _):
+    async with (
+        run_scripted_daemon(tmp_path, agents=agents) as running,
+        open_session(running.home) as (session, _),
+    ):
         async with aclosing(session.client.subscribe_mcp_events()) as feed:
             async for event in feed:
                 if event.kind == wire.MCP_EVENT_KIND_FAILED:
                     break
-        shown = (await typed(session, "/mcp")).markdown
+        shown = (await run_typed(session, "/mcp")).markdown
         assert "| sea | failed | 0 |" in shown
         assert "program" in shown
-        await typed(session, "/agent twin")
-        assert "twin has no MCP servers" in (await typed(session, "/mcp")).notice
+        await run_typed(session, "/agent twin")
+        assert "twin has no MCP servers" in (await run_typed(session, "/mcp")).notice
 
 
 @pytest.mark.req("chat.commands.events")
 async def test_events_are_what_happened_lately_and_what_sets_agents_off(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home) as (session, _):
-        assert "Nothing happened" in (await typed(session, "/events")).markdown
+    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+        assert "Nothing happened" in (await run_typed(session, "/events")).markdown
         await session.client.subscribe_event("agent:twin:done", "crab")
         await session.client.send("twin", "!say hi", sender="bo")
-        await heard_of(session, "twin")
-        shown = (await typed(session, "/events")).markdown.replace("\\", "")
+        await wait_for_agent_event(session, "twin")
+        shown = (await run_typed(session, "/events")).markdown.replace("\\", "")
         assert "twin with bo: done" in shown
         assert "| 1 | agent:twin:done | crab |" in shown
 
 
-async def heard_of(session: Session, agent: str) -> None:
+async def wait_for_agent_event(session: ChatSession, agent: str) -> None:
     """Waits for what the feed brings, which no listener is told of."""
-    while not any(f" {agent} with " in line for line in session.happened):
+    while not any(f" {agent} with " in line for line in session.recent_events):
         await session.client.ping()
 
 
 @pytest.mark.req("chat.commands.cost")
 async def test_cost_counts_tokens_and_money_where_prices_are_known(tmp_path: Path) -> None:
     prices = Spending({"scripted": Price(2.0, 10.0)})
-    async with daemon(tmp_path) as running, talking(running.home, spending=prices) as (session, _):
-        assert "Nothing was spent" in (await typed(session, "/cost")).markdown
-        await within(session.say("!say so\n!usage 1000000 100000"))
-        await within(session.say("!say so\n!usage 500000 0"))
-        shown = (await typed(session, "/cost")).markdown.replace("\\", "")
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home, spending=prices) as (session, _),
+    ):
+        assert "Nothing was spent" in (await run_typed(session, "/cost")).markdown
+        await wait_with_timeout(session.run_turn("!say so\n!usage 1000000 100000"))
+        await wait_with_timeout(session.run_turn("!say so\n!usage 500000 0"))
+        shown = (await run_typed(session, "/cost")).markdown.replace("\\", "")
         assert "| last turn | 1 | 500,000 | 0 | $1.00 |" in shown
         assert "| scripted | 2 | 1,500,000 | 100,000 | $4.00 |" in shown
 
@@ -380,23 +421,29 @@ async def test_cost_counts_tokens_and_money_where_prices_are_known(tmp_path: Pat
 @pytest.mark.req("chat.commands.cost")
 async def test_what_delegated_tasks_spend_is_counted(tmp_path: Path) -> None:
     task = {"agent": "twin", "message": "!say so\n!usage 300 20"}
-    script = calling([("delegate", {"tasks": [task]})])
-    async with daemon(tmp_path) as running, talking(running.home) as (session, heard):
-        await within(session.say(f"!usage 5 5\n{script}\n!usage 5 5"))
-        await heard.until(lambda: session.spending.total.read >= 310)
-        assert session.spending.total.written == 30
+    script = script_tool_calls([("delegate", {"tasks": [task]})])
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home) as (session, heard),
+    ):
+        await wait_with_timeout(session.run_turn(f"!usage 5 5\n{script}\n!usage 5 5"))
+        await heard.wait_until(lambda: session.spending.total.input_tokens >= 310)
+        assert session.spending.total.output_tokens == 30
         assert session.spending.total.turns == 1
 
 
 @pytest.mark.req("chat.commands.away")
 async def test_a_command_without_a_daemon_is_a_sentence(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as running, talking(running.home, start=False) as (session, heard):
+    async with (
+        run_scripted_daemon(tmp_path) as running,
+        open_session(running.home, start=False) as (session, heard),
+    ):
         await running.kill()
-        await heard.until(lambda: session.state == "away")
+        await heard.wait_until(lambda: session.state == "away")
         for text in ("/agents", "/memory", "/compact", "/export x.md", "/search x", "/model"):
-            assert "daemon" in await complaint(session, text)
+            assert "daemon" in await get_error_notice(session, text)
         assert not (Path.cwd() / "x.md").exists()
-        assert (await typed(session, "/help")).markdown
+        assert (await run_typed(session, "/help")).markdown
 
 
 @pytest.mark.req("chat.commands.safe")
@@ -405,10 +452,10 @@ def test_what_agents_and_strangers_wrote_is_no_markup_and_steers_nothing() -> No
     hit = wire.SessionHit(agent="a", sender=hostile, title=hostile, message_id=1)
     hit.window.add(message_id=1, role="user", snippet=hostile)
     for text in (
-        answers.hits([hit]),
-        answers.servers([wire.McpInfo(name=hostile, error=hostile)]),
-        answers.agents(Catalogue(agents=(Named(hostile, hostile, hostile),)), ""),
-        answers.memory_hits([wire.MemoryHit(name=hostile, content=hostile)]),
+        answers.format_hits([hit]),
+        answers.format_servers([wire.McpInfo(name=hostile, error=hostile)]),
+        answers.format_agents(NameCatalogue(agents=(NameEntry(hostile, hostile, hostile),)), ""),
+        answers.format_memory_hits([wire.MemoryHit(name=hostile, content=hostile)]),
     ):
         assert "\x1b" not in text
         assert "\u202e" not in text

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.demo import IMAGES, play
+from apps.tui.demo import IMAGES, play_demo
 
 
 @pytest.mark.req("chat.demo")
 async def test_the_pictures_show_the_chat_as_it_is(tmp_path: Path) -> None:
-    await play(tmp_path / "images")
+    await play_demo(tmp_path / "images")
     taken = {path.name: path.read_text() for path in (tmp_path / "images").iterdir()}
     kept = {path.name: path.read_text() for path in IMAGES.glob("*.svg")}
     assert set(taken) == {"chat.svg", "question.svg", "agents.svg"}

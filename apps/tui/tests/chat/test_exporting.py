@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.exporting import FORMS, Form, export, exporter
+from crabtalk_tui.chat.exporting import FORMATS, ExportFormat, create_exporter, export_messages
 
 MESSAGES = [
     wire.ConversationMessage(
@@ -27,10 +27,10 @@ MESSAGES = [
 ]
 
 
-def made(
-    kind: Form, messages: list[wire.ConversationMessage] | None = None, title: str = ""
+def export_sample(
+    kind: ExportFormat, messages: list[wire.ConversationMessage] | None = None, title: str = ""
 ) -> str:
-    return export(
+    return export_messages(
         MESSAGES if messages is None else messages,
         title=title,
         agent="crab",
@@ -41,7 +41,7 @@ def made(
 
 @pytest.mark.req("chat.export.md")
 def test_markdown_has_who_said_what_and_what_tools_did() -> None:
-    text = made("md", title="Tides")
+    text = export_sample("md", title="Tides")
     assert text.startswith("# Tides\n\ncrab with user\n\n## user · 2026-11-01 ")
     assert "\n\nWhat is **here**?\n" in text
     assert "\n## crab\n\n> First look,\n> then speak.\n\nI look.\n\n`bash`\n\n```\n" in text
@@ -51,7 +51,7 @@ def test_markdown_has_who_said_what_and_what_tools_did() -> None:
 
 @pytest.mark.req("chat.export.json")
 def test_json_is_one_document_with_everything_in_it() -> None:
-    document = json.loads(made("json", title="Tides"))
+    document = json.loads(export_sample("json", title="Tides"))
     assert document["title"] == "Tides"
     assert (document["agent"], document["sender"]) == ("crab", "user")
     assert document["messages"] == [
@@ -73,7 +73,7 @@ def test_json_is_one_document_with_everything_in_it() -> None:
     ]
 
 
-class Tags(HTMLParser):
+class TagCollector(HTMLParser):
     """What a browser makes of a page: its elements, and the text between them."""
 
     def __init__(self, page: str) -> None:
@@ -100,9 +100,9 @@ OURS = {
 
 @pytest.mark.req("chat.export.html")
 def test_html_needs_nothing_else() -> None:
-    page = made("html", title="Tides")
+    page = export_sample("html", title="Tides")
     assert page.startswith("<!doctype html>")
-    tags = Tags(page)
+    tags = TagCollector(page)
     assert tags.names == OURS
     assert tags.attributes == {"charset", "name", "content", "class"}
     text = "".join(tags.text)
@@ -127,10 +127,10 @@ def test_nothing_that_was_said_becomes_markup(texts: list[str]) -> None:
         agent=guest,
         tool_calls=[wire.ToolCallInfo(name=name, arguments=arguments)],
     )
-    assert Tags(made("html", [message], title)).names <= OURS
-    for form in FORMS.values():
-        assert not re.search("[\x1b\x9b\u202e]", made(form, [message], title))
-    document = json.loads(made("json", [message], title))
+    assert TagCollector(export_sample("html", [message], title)).names <= OURS
+    for form in FORMATS.values():
+        assert not re.search("[\x1b\x9b\u202e]", export_sample(form, [message], title))
+    document = json.loads(export_sample("json", [message], title))
     assert document["messages"][0]["content"] == said
     assert document["title"] == title
 
@@ -139,22 +139,22 @@ def test_nothing_that_was_said_becomes_markup(texts: list[str]) -> None:
 @given(st.text(alphabet="`~ab\n ", max_size=40))
 def test_a_fence_is_never_ended_by_what_it_holds(output: str) -> None:
     message = wire.ConversationMessage(role="tool", content=f"x{output}")
-    lines = made("md", [message]).splitlines()
+    lines = export_sample("md", [message]).splitlines()
     fences = [n for n, line in enumerate(lines) if re.fullmatch(r"`{3,}", line)]
     opening = lines[fences[0]]
     assert [n for n in fences if len(lines[n]) >= len(opening)] == [fences[0], len(lines) - 1]
 
 
 @pytest.mark.req("chat.export.pages")
-@pytest.mark.parametrize("form", FORMS.values())
-def test_page_by_page_it_is_the_same_file(form: Form) -> None:
-    pieces = exporter(form, agent="crab", sender="user")
+@pytest.mark.parametrize("form", FORMATS.values())
+def test_page_by_page_it_is_the_same_file(form: ExportFormat) -> None:
+    pieces = create_exporter(form, agent="crab", sender="user")
     text = pieces.begin()
     for message in MESSAGES:
         text += pieces.add([message])
-    assert text + pieces.add([]) + pieces.end() == made(form)
+    assert text + pieces.add([]) + pieces.end() == export_sample(form)
 
 
-@pytest.mark.parametrize("form", FORMS.values())
-def test_a_conversation_without_messages_is_a_file_all_the_same(form: Form) -> None:
-    assert "crab" in made(form, [])
+@pytest.mark.parametrize("form", FORMATS.values())
+def test_a_conversation_without_messages_is_a_file_all_the_same(form: ExportFormat) -> None:
+    assert "crab" in export_sample(form, [])

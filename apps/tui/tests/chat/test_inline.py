@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from crabtalk_tui.chat.flow import Span
-from crabtalk_tui.chat.inline import Inline, read_whole
-from crabtalk_tui.chat.look import PLAIN, Look
-from crabtalk_tui.chat.reading import REACH
+from crabtalk_tui.chat.inline import InlineRenderer, render_inline
+from crabtalk_tui.chat.look import PLAIN_THEME, Theme
+from crabtalk_tui.chat.reading import MAX_DISTANCE
 
-LOOK = Look()
+LOOK = Theme()
 STYLES = LOOK.styles
 MARKS = ["*", "**", "***", "_", "`", "``", "~~", "[", "](", "](u)", ")", "(", "!", "\\", "&amp;"]
 TEXTS = st.lists(
@@ -44,11 +44,11 @@ SAMPLES = [
 ]
 
 
-def without_colour(spans: list[Span]) -> str:
+def join_text(spans: list[Span]) -> str:
     return "".join(text for text, _ in spans)
 
 
-def merged(spans: list[Span]) -> list[Span]:
+def merge_spans(spans: list[Span]) -> list[Span]:
     out: list[Span] = []
     for text, style in spans:
         if out and out[-1][1] == style and "\n" not in (text, out[-1][0]):
@@ -58,7 +58,7 @@ def merged(spans: list[Span]) -> list[Span]:
     return out
 
 
-def by_commonmark(text: str) -> list[Span]:
+def parse_with_markdown_it(text: str) -> list[Span]:
     """As markdown-it reads it, in our styles."""
     tokens = MarkdownIt("commonmark").parseInline(text)[0].children or []
     strong = emphasis = 0
@@ -70,13 +70,13 @@ def by_commonmark(text: str) -> list[Span]:
             styles = [STYLES.strong] * bool(strong) + [STYLES.emphasis] * bool(emphasis)
             styles += [STYLES.code] if token.type == "code_inline" else []
             spans.append((token.content, ";".join(styles)))
-    return merged(spans)
+    return merge_spans(spans)
 
 
 @pytest.mark.req("chat.show.markdown")
 @pytest.mark.parametrize("text", SAMPLES)
 def test_marks_mean_what_commonmark_says(text: str) -> None:
-    assert merged(read_whole(text, LOOK)) == by_commonmark(text)
+    assert merge_spans(render_inline(text, LOOK)) == parse_with_markdown_it(text)
 
 
 @pytest.mark.req("chat.show.markdown")
@@ -96,11 +96,11 @@ def test_marks_mean_what_commonmark_says(text: str) -> None:
     ],
 )
 def test_a_link_is_its_text_and_where_it_leads(text: str, shown: str) -> None:
-    assert without_colour(read_whole(text, LOOK)) == shown
+    assert join_text(render_inline(text, LOOK)) == shown
 
 
 def test_an_address_is_set_off_without_the_stop_after_it() -> None:
-    assert merged(read_whole("see https://x.y/z_z_z. (http://a.b)", LOOK)) == [
+    assert merge_spans(render_inline("see https://x.y/z_z_z. (http://a.b)", LOOK)) == [
         ("see ", ""),
         ("https://x.y/z_z_z", STYLES.link),
         (". (", ""),
@@ -111,60 +111,60 @@ def test_an_address_is_set_off_without_the_stop_after_it() -> None:
 
 def test_two_spaces_a_backslash_or_a_tag_end_a_line() -> None:
     for text in ("a  \nb", "a\\\nb", "a<br>b", "a<BR />b"):
-        assert ("\n", "") in read_whole(text, LOOK), text
-    assert without_colour(read_whole("a\nb", LOOK)) == "a b"
+        assert ("\n", "") in render_inline(text, LOOK), text
+    assert join_text(render_inline("a\nb", LOOK)) == "a b"
 
 
 @pytest.mark.req("chat.show.plain")
 def test_without_colour_the_marks_stay() -> None:
     for text in ("a **b *c* d** e", "`` a`b ``", "***both***", "~~gone~~", "*a **b** c*"):
-        assert without_colour(read_whole(text, PLAIN)) == text
+        assert join_text(render_inline(text, PLAIN_THEME)) == text
 
 
 @pytest.mark.req("chat.show.hostile")
 def test_what_is_spelled_as_an_entity_is_shown_and_not_obeyed() -> None:
     for text in ("&#27;[31m", "&#x1b;[31m", "&#x202e;abc", "&#155;", "&Tab;", "&NewLine;"):
-        shown = without_colour(read_whole(text, PLAIN))
+        shown = join_text(render_inline(text, PLAIN_THEME))
         assert not set(shown) & {"\x1b", "\u202e", "\x9b", "\t", "\n"}, text
 
 
 def test_what_is_not_closed_within_reach_is_no_mark() -> None:
-    near, far = "x" * (REACH - 10), "x" * (REACH + 10)
-    assert merged(read_whole(f"**{near}**", LOOK)) == [(near, STYLES.strong)]
-    assert merged(read_whole(f"**{far}**", LOOK)) == [(f"**{far}**", "")]
-    assert merged(read_whole(f"`{far}`", LOOK)) == [(f"`{far}`", "")]
+    near, far = "x" * (MAX_DISTANCE - 10), "x" * (MAX_DISTANCE + 10)
+    assert merge_spans(render_inline(f"**{near}**", LOOK)) == [(near, STYLES.strong)]
+    assert merge_spans(render_inline(f"**{far}**", LOOK)) == [(f"**{far}**", "")]
+    assert merge_spans(render_inline(f"`{far}`", LOOK)) == [(f"`{far}`", "")]
 
 
 @pytest.mark.req("chat.show.live")
 def test_what_is_open_is_drawn_as_if_it_were_closed() -> None:
-    inline = Inline(LOOK)
+    inline = InlineRenderer(LOOK)
     inline.feed("a **bold wo")
-    assert inline.settled() == [("a ", "")]
-    assert inline.tail() == [("bold wo", STYLES.strong)]
+    assert inline.take_settled() == [("a ", "")]
+    assert inline.preview_tail() == [("bold wo", STYLES.strong)]
     inline.feed("rd** and `co")
-    assert merged(inline.settled()) == [("bold word", STYLES.strong), (" and ", "")]
-    assert inline.tail() == [("co", STYLES.code)]
+    assert merge_spans(inline.take_settled()) == [("bold word", STYLES.strong), (" and ", "")]
+    assert inline.preview_tail() == [("co", STYLES.code)]
 
 
 @pytest.mark.req("chat.show.stream_is_whole")
 @given(text=TEXTS, cuts=st.lists(st.integers(1, 5), max_size=40), has_colour=st.booleans())
 def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour: bool) -> None:
-    look = LOOK if has_colour else PLAIN
-    inline = Inline(look)
+    look = LOOK if has_colour else PLAIN_THEME
+    inline = InlineRenderer(look)
     spans: list[Span] = []
     at = 0
     for cut in cuts:
         inline.feed(text[at : at + cut])
         at += cut
-        spans += inline.settled()
-        inline.tail()
+        spans += inline.take_settled()
+        inline.preview_tail()
     inline.feed(text[at:])
-    spans += inline.settled(final=True)
-    assert merged(spans) == merged(read_whole(text, look))
+    spans += inline.take_settled(final=True)
+    assert merge_spans(spans) == merge_spans(render_inline(text, look))
 
 
 # Letters that are in no word of ours: a picture is called one.
 @given(text=st.text(alphabet="xy *_`~[]()!\\", max_size=40))
 def test_no_letter_is_lost(text: str) -> None:
-    shown = without_colour(read_whole(text, PLAIN))
+    shown = join_text(render_inline(text, PLAIN_THEME))
     assert [c for c in shown if c in "xy"] == [c for c in text if c in "xy"]

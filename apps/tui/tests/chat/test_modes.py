@@ -5,126 +5,133 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.asking_peer import AskingPeer, approval
-from apps.tui.tests.chat.sessions import talking
-from apps.tui.tests.chat.terminal import BACKTAB, ENTER, chatting
-from apps.tui.tests.chat.test_status import shown
-from apps.tui.tests.peer import serving
+from apps.tui.tests.asking_peer import FakeApprovalDaemon, make_approval
+from apps.tui.tests.chat.sessions import open_session
+from apps.tui.tests.chat.terminal import BACKTAB, ENTER, open_chat
+from apps.tui.tests.chat.test_status import render_status
+from apps.tui.tests.peer import serve_daemon
 from crabtalk.protocol import BadRequestError, wire
-from crabtalk_tui.chat.status import Status
-from crabtalk_tui.options import MODES, next_mode
+from crabtalk_tui.chat.status import StatusLine
+from crabtalk_tui.options import MODES, get_next_mode
 
 
 @pytest.mark.req("chat.mode.status")
 def test_the_status_line_keeps_the_mode_when_there_is_little_room() -> None:
-    full = Status(
+    full = StatusLine(
         *("crab", "a-model-with-a-long-name", 1_234_567, 2_000_000, "$12.34", "running", 3.2),
         mode="accept-edits",
     )
-    assert shown(full, 120).startswith("crab · accept-edits mode · a-model-with-a-long-name · ")
-    assert shown(full, 40) == "crab · accept-edits mode · 3s Esc stops"
-    assert shown(full, 35) == "accept-edits mode · 3s Esc stops"
-    auto = Status("crab", mode="auto")
-    assert ("class:status.auto", "auto mode") in auto.line(80)
-    assert ("class:status", "ask mode") in auto._replace(mode="ask").line(80)
+    assert render_status(full, 120).startswith(
+        "crab · accept-edits mode · a-model-with-a-long-name · "
+    )
+    assert render_status(full, 40) == "crab · accept-edits mode · 3s Esc stops"
+    assert render_status(full, 35) == "accept-edits mode · 3s Esc stops"
+    auto = StatusLine("crab", mode="auto")
+    assert ("class:status.auto", "auto mode") in auto.render_line(80)
+    assert ("class:status", "ask mode") in auto._replace(mode="ask").render_line(80)
 
 
 @pytest.mark.req("chat.mode.keys")
 def test_the_key_goes_through_every_mode_and_begins_again() -> None:
     seen = ["ask"]
     for _ in MODES:
-        seen.append(next_mode(seen[-1]))
+        seen.append(get_next_mode(seen[-1]))
     assert seen == ["ask", "accept-edits", "plan", "auto", "ask"]
-    assert next_mode("") == next_mode("of a newer daemon") == "ask"
+    assert get_next_mode("") == get_next_mode("of a newer daemon") == "ask"
 
 
 @pytest.mark.req("chat.mode.keys")
 async def test_shift_tab_sets_the_next_mode_of_the_conversation(home: Path) -> None:
-    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
-        await terminal.until_view("ask mode")
-        terminal.type(BACKTAB)
-        await terminal.until_view("accept-edits mode")
-        terminal.type(BACKTAB + BACKTAB)
-        await terminal.until_view("auto mode")
-        assert "red" in terminal.styles("auto mode")
-        await terminal.until_so(lambda: peer.mode == "auto")
-        assert all((each.agent, each.sender) == ("crab", "") for each in peer.modes)
-        assert "another client" not in terminal.text
+    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+        await terminal.wait_for_view("ask mode")
+        terminal.type_keys(BACKTAB)
+        await terminal.wait_for_view("accept-edits mode")
+        terminal.type_keys(BACKTAB + BACKTAB)
+        await terminal.wait_for_view("auto mode")
+        assert "red" in terminal.get_styles("auto mode")
+        await terminal.wait_until(lambda: peer.mode == "auto")
+        assert all((each.agent, each.sender) == ("crab", "") for each in peer.mode_requests)
+        assert "another client" not in terminal.full_text
 
 
 @pytest.mark.req("chat.mode.keys")
 async def test_shift_tab_in_the_menu_of_completions_goes_back_in_it(home: Path) -> None:
-    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
-        await terminal.until_view("ask mode")
-        terminal.type("/mo")
-        await terminal.until_view("/model")
-        terminal.type(BACKTAB)
-        await terminal.until_so(lambda: "> /mo\n" not in f"{terminal.view}\n")
-        assert not any(each.HasField("mode") for each in peer.modes)
+    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+        await terminal.wait_for_view("ask mode")
+        terminal.type_keys("/mo")
+        await terminal.wait_for_view("/model")
+        terminal.type_keys(BACKTAB)
+        await terminal.wait_until(lambda: "> /mo\n" not in f"{terminal.view_text}\n")
+        assert not any(each.HasField("mode") for each in peer.mode_requests)
 
 
 @pytest.mark.req("chat.mode.command")
 async def test_the_command_shows_and_sets_the_mode(home: Path) -> None:
-    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
-        await terminal.until_view("ask mode")
-        terminal.type("/mode" + ENTER)
-        await terminal.until("It is the agent's own.")
-        assert "everything the agent's file allows runs" in terminal.text
-        terminal.type("/mode plan" + ENTER)
-        await terminal.until("plan mode: read-only: nothing is changed")
+    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+        await terminal.wait_for_view("ask mode")
+        terminal.type_keys("/mode" + ENTER)
+        await terminal.wait_for_text("It is the agent's own.")
+        assert "everything the agent's file allows runs" in terminal.full_text
+        terminal.type_keys("/mode plan" + ENTER)
+        await terminal.wait_for_text("plan mode: read-only: nothing is changed")
         assert peer.mode == "plan"
-        terminal.type("/mode" + ENTER)
-        await terminal.until("It is set for this conversation.")
-        terminal.type("/mode yolo" + ENTER)
-        await terminal.until("there is no mode 'yolo'; there are ask, accept-edits, plan, auto")
-        terminal.type("/mode default" + ENTER)
-        await terminal.until_so(lambda: peer.mode == "" and "ask mode" in terminal.view)
+        terminal.type_keys("/mode" + ENTER)
+        await terminal.wait_for_text("It is set for this conversation.")
+        terminal.type_keys("/mode yolo" + ENTER)
+        await terminal.wait_for_text(
+            "there is no mode 'yolo'; there are ask, accept-edits, plan, auto"
+        )
+        terminal.type_keys("/mode default" + ENTER)
+        await terminal.wait_until(lambda: peer.mode == "" and "ask mode" in terminal.view_text)
 
 
 @pytest.mark.req("chat.mode.elsewhere")
 async def test_a_mode_that_another_client_sets_is_shown(home: Path) -> None:
-    async with serving(peer := AskingPeer(), home), chatting(home) as terminal:
-        await terminal.until_view("ask mode")
-        await peer.until_followed()
+    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+        await terminal.wait_for_view("ask mode")
+        await peer.wait_until_followed()
         peer.change_mode("auto")
-        await terminal.until("another client set the mode to auto")
-        await terminal.until_view("auto mode")
+        await terminal.wait_for_text("another client set the mode to auto")
+        await terminal.wait_for_view("auto mode")
 
 
 @pytest.mark.req("chat.mode.run")
 async def test_a_mode_named_at_the_start_goes_with_every_turn_until_another_is_set(
     home: Path,
 ) -> None:
-    async with serving(peer := AskingPeer(), home), chatting(home, "--mode", "plan") as terminal:
-        await terminal.until_view("plan mode")
-        terminal.type("one" + ENTER)
-        await terminal.until("done")
-        terminal.type("/mode" + ENTER)
-        await terminal.until("It holds for this chat.")
-        assert not any(each.HasField("mode") for each in peer.modes)
-        terminal.type("/mode accept-edits" + ENTER)
-        await terminal.until_view("accept-edits mode")
-        terminal.type("two" + ENTER)
-        await terminal.until_so(lambda: terminal.text.count("done") == 2)
+    async with (
+        serve_daemon(peer := FakeApprovalDaemon(), home),
+        open_chat(home, "--mode", "plan") as terminal,
+    ):
+        await terminal.wait_for_view("plan mode")
+        terminal.type_keys("one" + ENTER)
+        await terminal.wait_for_text("done")
+        terminal.type_keys("/mode" + ENTER)
+        await terminal.wait_for_text("It holds for this chat.")
+        assert not any(each.HasField("mode") for each in peer.mode_requests)
+        terminal.type_keys("/mode accept-edits" + ENTER)
+        await terminal.wait_for_view("accept-edits mode")
+        terminal.type_keys("two" + ENTER)
+        await terminal.wait_until(lambda: terminal.full_text.count("done") == 2)
         assert [each.mode for each in peer.streams] == ["plan", ""]
 
 
 @pytest.mark.req("chat.mode.old")
 async def test_a_daemon_without_modes_is_named_and_the_status_line_shows_none(home: Path) -> None:
-    async with serving(AskingPeer(has_modes=False), home), chatting(home) as terminal:
-        await terminal.until_view("ready")
+    async with serve_daemon(FakeApprovalDaemon(has_modes=False), home), open_chat(home) as terminal:
+        await terminal.wait_for_view("ready")
         sentence = "this daemon has no permission modes; start a newer crabtalkd"
-        terminal.type(BACKTAB)
-        await terminal.until(sentence)
-        terminal.type("/mode plan" + ENTER)
-        await terminal.until_so(lambda: terminal.text.count(sentence) == 2)
-        assert "mode ·" not in terminal.view
+        terminal.type_keys(BACKTAB)
+        await terminal.wait_for_text(sentence)
+        terminal.type_keys("/mode plan" + ENTER)
+        await terminal.wait_until(lambda: terminal.full_text.count(sentence) == 2)
+        assert "mode ·" not in terminal.view_text
 
 
 # ── The mode that is shown is the one that holds ────────────────────────────────────────────────
 
 
-class SlowPeer(AskingPeer):
+class SlowModeDaemon(FakeApprovalDaemon):
     """Answers requests about modes when it is told to, or with an error."""
 
     def __init__(self, *questions: wire.AskQuestion) -> None:
@@ -145,7 +152,7 @@ class SlowPeer(AskingPeer):
             return wire.ModeInfo(mode="auto")
         return await super().set_mode(request)
 
-    async def until_requested(self, agent: str, count: int = 1) -> None:
+    async def wait_until_requested(self, agent: str, count: int = 1) -> None:
         async with asyncio.timeout(20):
             while self.requests.count(agent) < count:
                 await asyncio.sleep(0)
@@ -155,15 +162,18 @@ class SlowPeer(AskingPeer):
 async def test_the_mode_of_a_chat_holds_when_the_daemon_does_not_say_what_changed(
     home: Path,
 ) -> None:
-    peer = SlowPeer()
-    async with serving(peer, home), talking(home, agent="crab", mode="plan") as (session, _):
-        await peer.until_followed()
+    peer = SlowModeDaemon()
+    async with (
+        serve_daemon(peer, home),
+        open_session(home, agent="crab", mode="plan") as (session, _),
+    ):
+        await peer.wait_until_followed()
         peer.fails = True
         peer.change_mode("auto")
-        await peer.until_requested("crab")
-        await session.say("while it is asked")
+        await peer.wait_until_requested("crab")
+        await session.run_turn("while it is asked")
         peer.may_answer.set()
-        await session.say("after it was refused")
+        await session.run_turn("after it was refused")
         assert (session.mode, [each.mode for each in peer.streams]) == ("plan", ["plan", "plan"])
 
 
@@ -171,18 +181,18 @@ async def test_the_mode_of_a_chat_holds_when_the_daemon_does_not_say_what_change
 async def test_a_turn_runs_in_the_mode_that_is_shown_before_the_daemon_confirms_it(
     home: Path,
 ) -> None:
-    peer = SlowPeer()
-    async with serving(peer, home), talking(home, agent="crab") as (session, heard):
+    peer = SlowModeDaemon()
+    async with serve_daemon(peer, home), open_session(home, agent="crab") as (session, heard):
         peer.mode = "auto"
         peer.may_answer.set()
-        await heard.until(lambda: session.mode == "auto")
+        await heard.wait_until(lambda: session.mode == "auto")
         peer.may_answer.clear()
         change = asyncio.create_task(session.set_mode("plan"))
-        await session.say("now")
+        await session.run_turn("now")
         assert (session.mode, peer.streams[0].mode) == ("plan", "plan")
         peer.may_answer.set()
         await change
-        await session.say("later")
+        await session.run_turn("later")
         assert not peer.streams[1].mode
 
 
@@ -190,26 +200,29 @@ async def test_a_turn_runs_in_the_mode_that_is_shown_before_the_daemon_confirms_
 async def test_a_turn_that_keeps_a_mode_of_its_own_is_named_when_another_is_set(
     home: Path,
 ) -> None:
-    peer = SlowPeer(approval())
+    peer = SlowModeDaemon(make_approval())
     peer.may_answer.set()
-    async with serving(peer, home), talking(home, agent="crab", mode="auto") as (session, heard):
-        turn = asyncio.create_task(session.say("go"))
-        await heard.until(lambda: bool(len(session.questions)))
+    async with (
+        serve_daemon(peer, home),
+        open_session(home, agent="crab", mode="auto") as (session, heard),
+    ):
+        turn = asyncio.create_task(session.run_turn("go"))
+        await heard.wait_until(lambda: bool(len(session.questions)))
         await session.set_mode("plan")
-        assert "the turn that runs keeps its mode, auto; Esc stops it" in heard.sentences
-        assert await session.reply("own-1", "Deny")
+        assert "the turn that runs keeps its mode, auto; Esc stops it" in heard.notice_text
+        assert await session.answer_question("own-1", "Deny")
         await turn
         assert session.mode == "plan"
 
 
 @pytest.mark.req("chat.mode.status")
 async def test_the_mode_of_the_agent_left_is_not_shown_for_the_next_one(home: Path) -> None:
-    peer = SlowPeer()
-    async with serving(peer, home), talking(home, agent="crab") as (session, heard):
-        await peer.until_requested("crab")
-        await session.switch("twin")
+    peer = SlowModeDaemon()
+    async with serve_daemon(peer, home), open_session(home, agent="crab") as (session, heard):
+        await peer.wait_until_requested("crab")
+        await session.switch_agent("twin")
         seen: list[str] = []
-        heard.changed = lambda: seen.append(session.mode)  # type: ignore[method-assign]
+        heard.on_change = lambda: seen.append(session.mode)  # type: ignore[method-assign]
         peer.may_answer.set()
         async with asyncio.timeout(20):
             while session.mode != "auto":

@@ -10,10 +10,10 @@ from apps.tui.tests.chat.terminal import (
     ENTER,
     ESCAPE,
     UP,
-    Terminal,
-    chatting,
-    ctrl,
-    daemon,
+    ChatTerminal,
+    get_control_key,
+    open_chat,
+    run_scripted_daemon,
 )
 from tests.daemon.served import PATIENCE
 
@@ -22,10 +22,10 @@ at_both_sizes = pytest.mark.parametrize("size", SIZES, ids=["80x24", "40x15"])
 STAMP = re.compile(r"\b\d{19}\b")
 
 
-async def said(terminal: Terminal, text: str) -> None:
+async def send_message(terminal: ChatTerminal, text: str) -> None:
     """Types a message and sends it, once the chat is ready for one."""
-    await terminal.until_view("ready")
-    terminal.type(text + ENTER)
+    await terminal.wait_for_view("ready")
+    terminal.type_keys(text + ENTER)
 
 
 @at_both_sizes
@@ -33,15 +33,18 @@ async def said(terminal: Terminal, text: str) -> None:
 async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await said(terminal, "good morning")
-        await terminal.until("heard: good morning")
-        await terminal.until_view("ready")
-        await said(terminal, "and good night")
-        await terminal.until("heard: and good night")
-        await terminal.until_view("ready")
-        terminal.type(ctrl("D"))
-        assert await terminal.left() == 0
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await send_message(terminal, "good morning")
+        await terminal.wait_for_text("heard: good morning")
+        await terminal.wait_for_view("ready")
+        await send_message(terminal, "and good night")
+        await terminal.wait_for_text("heard: and good night")
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(get_control_key("D"))
+        assert await terminal.wait_for_exit() == 0
         async with served.client() as client:
             page = await client.list_messages("crab")
         assert [message.content for message in page.messages] == [
@@ -57,31 +60,34 @@ async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
 async def test_all_that_streamed_is_in_the_scrollback_once_and_in_order(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await said(terminal, "!chunks 400 0")
-        await terminal.until_so(lambda: len(STAMP.findall(terminal.text)) >= 400)
-        await said(terminal, "!chunks 400 2000")
-        await terminal.until_so(lambda: len(STAMP.findall(terminal.text)) >= 800)
-        await terminal.until_view("ready")
-        terminal.type(ctrl("D"))
-        assert await terminal.left() == 0
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await send_message(terminal, "!chunks 400 0")
+        await terminal.wait_until(lambda: len(STAMP.findall(terminal.full_text)) >= 400)
+        await send_message(terminal, "!chunks 400 2000")
+        await terminal.wait_until(lambda: len(STAMP.findall(terminal.full_text)) >= 800)
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(get_control_key("D"))
+        assert await terminal.wait_for_exit() == 0
         async with served.client() as client:
             page = await client.list_messages("crab")
         spoken = " ".join(m.content for m in page.messages if m.role == "assistant")
-        assert STAMP.findall(terminal.text) == STAMP.findall(spoken)
+        assert STAMP.findall(terminal.full_text) == STAMP.findall(spoken)
         assert len(terminal.scrollback) > 0
         # Nothing of what was drawn below is left above.
-        assert terminal.text.count("Esc stops") == 0
-        assert "ready" not in terminal.text
+        assert terminal.full_text.count("Esc stops") == 0
+        assert "ready" not in terminal.full_text
 
 
 @pytest.mark.req("chat.scrollback")
 async def test_what_was_on_the_terminal_before_stays_there(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
         for number in range(12):
-            await said(terminal, f"message number {number}.")
-            await terminal.until(f"heard: message number {number}.")
-        answers = re.findall(r"heard: message number (\d+)\.", terminal.text)
+            await send_message(terminal, f"message number {number}.")
+            await terminal.wait_for_text(f"heard: message number {number}.")
+        answers = re.findall(r"heard: message number (\d+)\.", terminal.full_text)
         assert answers == [str(number) for number in range(12)]
         assert "\x1b[2J" not in terminal.written.decode()
         assert "\x1b[?1049" not in terminal.written.decode()
@@ -92,101 +98,107 @@ async def test_what_was_on_the_terminal_before_stays_there(tmp_path: Path) -> No
 async def test_what_is_typed_while_it_runs_steers_the_turn(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await said(terminal, '!say begun\n!wait\n!tool bash {"command": "true"}')
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await send_message(terminal, '!say begun\n!wait\n!tool bash {"command": "true"}')
         await served.model.until_waiting()
-        await terminal.until_view("Esc stops")
-        terminal.type("rather this way" + ENTER)
-        await terminal.until_view("rather this way")
+        await terminal.wait_for_view("Esc stops")
+        terminal.type_keys("rather this way" + ENTER)
+        await terminal.wait_for_view("rather this way")
         async with served.client() as client:
             stats = await client.get_stats()
         assert stats.runs == 1
         served.model.release()
-        await terminal.until("heard: rather this way")
-        await terminal.until_view("ready")
-        assert served.model.asked == 2
+        await terminal.wait_for_text("heard: rather this way")
+        await terminal.wait_for_view("ready")
+        assert served.model.request_count == 2
 
 
 @at_both_sizes
-@pytest.mark.parametrize("key", [ESCAPE, ctrl("C")], ids=["Esc", "Ctrl+C"])
+@pytest.mark.parametrize("key", [ESCAPE, get_control_key("C")], ids=["Esc", "Ctrl+C"])
 @pytest.mark.req("chat.stop")
 async def test_a_key_stops_the_turn_and_what_was_typed_is_still_there(
     tmp_path: Path, size: tuple[int, int], key: str
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await said(terminal, "!say begun\n!wait\n!say never")
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await send_message(terminal, "!say begun\n!wait\n!say never")
         await served.model.until_waiting()
-        terminal.type("half a thought")
-        await terminal.until_view("> half a thought")
-        terminal.type(key)
+        terminal.type_keys("half a thought")
+        await terminal.wait_for_view("> half a thought")
+        terminal.type_keys(key)
         await served.model.until_hung_up()
-        await terminal.until_view("ready")
-        assert "> half a thought" in terminal.view
-        await terminal.until_gone("again leaves")
-        terminal.type(", and the rest" + ENTER)
-        await terminal.until("heard: half a thought, and the rest")
+        await terminal.wait_for_view("ready")
+        assert "> half a thought" in terminal.view_text
+        await terminal.wait_until_gone("again leaves")
+        terminal.type_keys(", and the rest" + ENTER)
+        await terminal.wait_for_text("heard: half a thought, and the rest")
 
 
-@pytest.mark.parametrize("key", [ESCAPE, ctrl("C")], ids=["Esc", "Ctrl+C"])
+@pytest.mark.parametrize("key", [ESCAPE, get_control_key("C")], ids=["Esc", "Ctrl+C"])
 @pytest.mark.req("chat.stop")
 async def test_the_key_once_more_leaves_and_what_was_typed_is_found_next_time(
     tmp_path: Path, key: str
 ) -> None:
-    async with daemon(tmp_path) as served:
-        async with chatting(served.home) as terminal:
-            await said(terminal, "!say begun\n!wait")
+    async with run_scripted_daemon(tmp_path) as served:
+        async with open_chat(served.home) as terminal:
+            await send_message(terminal, "!say begun\n!wait")
             await served.model.until_waiting()
-            terminal.type("half a thought")
-            await terminal.until_view("> half a thought")
-            terminal.type(key)
-            await terminal.until_view("again leaves")
-            terminal.type(key)
-            assert await terminal.left() == 0
-        async with chatting(served.home) as terminal:
-            await terminal.until_view("ready")
-            terminal.type(UP)
-            await terminal.until_view("> half a thought")
+            terminal.type_keys("half a thought")
+            await terminal.wait_for_view("> half a thought")
+            terminal.type_keys(key)
+            await terminal.wait_for_view("again leaves")
+            terminal.type_keys(key)
+            assert await terminal.wait_for_exit() == 0
+        async with open_chat(served.home) as terminal:
+            await terminal.wait_for_view("ready")
+            terminal.type_keys(UP)
+            await terminal.wait_for_view("> half a thought")
 
 
 @pytest.mark.req("chat.stop")
 async def test_with_nothing_to_stop_the_first_ctrl_c_only_warns(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await terminal.until_view("ready")
-        terminal.type("words" + ctrl("C"))
-        await terminal.until_view("Ctrl+C again leaves")
-        assert "> words" in terminal.view
-        terminal.type(ctrl("C"))
-        assert await terminal.left() == 0
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await terminal.wait_for_view("ready")
+        terminal.type_keys("words" + get_control_key("C"))
+        await terminal.wait_for_view("Ctrl+C again leaves")
+        assert "> words" in terminal.view_text
+        terminal.type_keys(get_control_key("C"))
+        assert await terminal.wait_for_exit() == 0
 
 
 @pytest.mark.req("chat.leave")
 async def test_ctrl_d_leaves_only_when_nothing_is_typed(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await terminal.until_view("ready")
-        terminal.type("x" + ctrl("D") + "y")
-        await terminal.until_view("> xy")
-        terminal.type("\x7f\x7f" + ctrl("D"))
-        assert await terminal.left() == 0
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await terminal.wait_for_view("ready")
+        terminal.type_keys("x" + get_control_key("D") + "y")
+        await terminal.wait_for_view("> xy")
+        terminal.type_keys("\x7f\x7f" + get_control_key("D"))
+        assert await terminal.wait_for_exit() == 0
 
 
 @pytest.mark.req("chat.leave")
 async def test_what_was_being_said_is_left_on_the_screen(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await said(terminal, "!say begun and never ended\n!wait")
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await send_message(terminal, "!say begun and never ended\n!wait")
         await served.model.until_waiting()
-        await terminal.until_so(lambda: "begun and never ended" in terminal.screen)
-        terminal.type(ctrl("D"))
-        assert await terminal.left() == 0
+        await terminal.wait_until(lambda: "begun and never ended" in terminal.screen)
+        terminal.type_keys(get_control_key("D"))
+        assert await terminal.wait_for_exit() == 0
         assert "begun and never ended" in terminal.screen
-        assert "ready" not in terminal.text
-        assert "Esc stops" not in terminal.text
+        assert "ready" not in terminal.full_text
+        assert "Esc stops" not in terminal.full_text
 
 
 @pytest.mark.req("chat.leave")
 async def test_quit_leaves(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await said(terminal, "/quit")
-        assert await terminal.left() == 0
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await send_message(terminal, "/quit")
+        assert await terminal.wait_for_exit() == 0
 
 
 @at_both_sizes
@@ -194,12 +206,15 @@ async def test_quit_leaves(tmp_path: Path) -> None:
 async def test_a_name_after_an_at_sign_has_another_agent_answer(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await said(terminal, "hello")
-        await terminal.until("heard: hello")
-        await said(terminal, "@twin !say twin was here")
-        await terminal.until("twin was here")
-        await terminal.until_view("ready")
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await send_message(terminal, "hello")
+        await terminal.wait_for_text("heard: hello")
+        await send_message(terminal, "@twin !say twin was here")
+        await terminal.wait_for_text("twin was here")
+        await terminal.wait_for_view("ready")
         async with served.client() as client:
             page = await client.list_messages("crab")
         assert [(m.role, m.agent) for m in page.messages][-1] == ("assistant", "twin")
@@ -211,26 +226,28 @@ async def test_a_name_after_an_at_sign_has_another_agent_answer(
 
 @pytest.mark.req("chat.multiline")
 async def test_a_message_has_as_many_lines_as_one_likes(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await terminal.until_view("ready")
-        terminal.type("one" + ALT_ENTER + "  two" + ctrl("J") + "three\x1b[13;2ufour" + ENTER)
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(
+            "one" + ALT_ENTER + "  two" + get_control_key("J") + "three\x1b[13;2ufour" + ENTER
+        )
         await served.model.until_asked()
         assert served.model.requests[0]["messages"][-1]["content"] == "one\n  two\nthree\nfour"
 
 
 @pytest.mark.req("chat.scrollback")
 async def test_drawing_anew_touches_nothing_that_was_printed(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await said(terminal, "hello")
-        await terminal.until("heard: hello")
-        await terminal.until_view("ready")
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await send_message(terminal, "hello")
+        await terminal.wait_for_text("heard: hello")
+        await terminal.wait_for_view("ready")
         before = terminal.lines
-        terminal.type(ctrl("L"))
-        await terminal.until_written(len(terminal.written) + 1)
-        terminal.type("x")
-        await terminal.until_view("> x")
-        terminal.type("\x7f")
-        await terminal.until_gone("> x")
+        terminal.type_keys(get_control_key("L"))
+        await terminal.wait_for_bytes(len(terminal.written) + 1)
+        terminal.type_keys("x")
+        await terminal.wait_for_view("> x")
+        terminal.type_keys("\x7f")
+        await terminal.wait_until_gone("> x")
         assert terminal.lines == before
 
 
@@ -239,27 +256,30 @@ async def test_drawing_anew_touches_nothing_that_was_printed(tmp_path: Path) -> 
 async def test_a_key_shows_all_of_the_output_and_another_the_thought(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home, size=size) as terminal:
-        await terminal.until_view("ready")
-        terminal.type(ctrl("O"))
-        await terminal.until("no output to show")
-        terminal.type(ctrl("T"))
-        await terminal.until("no thoughts to show")
+    async with (
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, size=size) as terminal,
+    ):
+        await terminal.wait_for_view("ready")
+        terminal.type_keys(get_control_key("O"))
+        await terminal.wait_for_text("no output to show")
+        terminal.type_keys(get_control_key("T"))
+        await terminal.wait_for_text("no thoughts to show")
         thought = "deep and long and deeper still, as far down as thoughts go"
-        await said(terminal, f'!think {thought}\n!tool bash {{"command": "seq 1000 1060"}}')
-        await terminal.until("Ctrl+O")
-        await terminal.until_view("ready")
-        assert not re.search(r"^\s*1033$", terminal.text, re.MULTILINE)
-        terminal.type(ctrl("O"))
-        await terminal.until_so(
-            lambda: re.search(r"^\s*1060$", terminal.text, re.MULTILINE) is not None
+        await send_message(terminal, f'!think {thought}\n!tool bash {{"command": "seq 1000 1060"}}')
+        await terminal.wait_for_text("Ctrl+O")
+        await terminal.wait_for_view("ready")
+        assert not re.search(r"^\s*1033$", terminal.full_text, re.MULTILINE)
+        terminal.type_keys(get_control_key("O"))
+        await terminal.wait_until(
+            lambda: re.search(r"^\s*1060$", terminal.full_text, re.MULTILINE) is not None
         )
-        shown = re.findall(r"^\s*(10\d\d)$", terminal.text, re.MULTILINE)
+        shown = re.findall(r"^\s*(10\d\d)$", terminal.full_text, re.MULTILINE)
         assert shown[-61:] == [str(number) for number in range(1000, 1061)]
-        before = terminal.text.count("down as thoughts go")
-        terminal.type(ctrl("T"))
-        await terminal.until_so(
-            lambda: " ".join(terminal.text.split()).count("down as thoughts go") > before
+        before = terminal.full_text.count("down as thoughts go")
+        terminal.type_keys(get_control_key("T"))
+        await terminal.wait_until(
+            lambda: " ".join(terminal.full_text.split()).count("down as thoughts go") > before
         )
 
 
@@ -267,24 +287,24 @@ async def test_a_key_shows_all_of_the_output_and_another_the_thought(
 async def test_commands_are_answered_here_and_other_words_with_a_slash_by_the_agent(
     tmp_path: Path,
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
-        await said(terminal, "/agents")
-        await terminal.until("twin")
-        assert served.model.asked == 0
-        await said(terminal, "/nothing of ours")
-        await terminal.until("heard: /nothing of ours")
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+        await send_message(terminal, "/agents")
+        await terminal.wait_for_text("twin")
+        assert served.model.request_count == 0
+        await send_message(terminal, "/nothing of ours")
+        await terminal.wait_for_text("heard: /nothing of ours")
 
 
 @pytest.mark.req("chat.options")
 async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path) -> None:
     async with (
-        daemon(tmp_path) as served,
-        chatting(served.home, "--agent", "twin", "--sender", "bo") as terminal,
+        run_scripted_daemon(tmp_path) as served,
+        open_chat(served.home, "--agent", "twin", "--sender", "bo") as terminal,
     ):
-        await terminal.until_view("twin")
-        await said(terminal, "hello")
-        await terminal.until("heard: hello")
-        await terminal.until_view("ready")
+        await terminal.wait_for_view("twin")
+        await send_message(terminal, "hello")
+        await terminal.wait_for_text("heard: hello")
+        await terminal.wait_for_view("ready")
         async with served.client() as client:
             page = await client.list_messages("twin", sender="bo")
         assert len(page.messages) == 2
@@ -297,35 +317,35 @@ async def test_a_compaction_is_called_one_has_its_own_clock_and_can_be_stopped(
     """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
     agents = {"crab": 'prompt = """You are crab.\n!hang"""\n'}
     clock = re.compile(r"compacting (\d+)s Esc stops")
-    async with daemon(tmp_path, agents=agents) as served:
+    async with run_scripted_daemon(tmp_path, agents=agents) as served:
         async with served.client() as client:
             await client.send("crab", "hello")
-        async with chatting(served.home) as terminal:
-            await said(terminal, "/compact")
-            await terminal.until_so(lambda: clock.search(terminal.view) is not None)
-            assert int(clock.findall(terminal.view)[0]) < PATIENCE
+        async with open_chat(served.home) as terminal:
+            await send_message(terminal, "/compact")
+            await terminal.wait_until(lambda: clock.search(terminal.view_text) is not None)
+            assert int(clock.findall(terminal.view_text)[0]) < PATIENCE
             await served.model.until_asked(2)
-            terminal.type(ESCAPE)
-            await terminal.until("nothing changed")
-            await terminal.until_view("ready")
+            terminal.type_keys(ESCAPE)
+            await terminal.wait_for_text("nothing changed")
+            await terminal.wait_for_view("ready")
 
 
 @pytest.mark.req("chat.status.compact")
 async def test_the_gauge_counts_up_to_what_the_model_reads(tmp_path: Path) -> None:
-    async with daemon(tmp_path) as served:
+    async with run_scripted_daemon(tmp_path) as served:
         served.model.context = 2048
-        async with chatting(served.home) as terminal:
-            await said(terminal, "!usage 316 5\n!say yes")
-            await terminal.until_view("316/2.0k")
+        async with open_chat(served.home) as terminal:
+            await send_message(terminal, "!usage 316 5\n!say yes")
+            await terminal.wait_for_view("316/2.0k")
 
 
 @pytest.mark.req("chat.status")
 async def test_what_is_known_of_the_context_is_forgotten_with_the_conversation(
     tmp_path: Path,
 ) -> None:
-    async with daemon(tmp_path) as served, chatting(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
         for command in ("/agent twin", "/new"):
-            await said(terminal, "!usage 4321 5\n!say yes")
-            await terminal.until_view("4.3k/100k")
-            await said(terminal, command)
-            await terminal.until_gone("4.3k/100k")
+            await send_message(terminal, "!usage 4321 5\n!say yes")
+            await terminal.wait_for_view("4.3k/100k")
+            await send_message(terminal, command)
+            await terminal.wait_until_gone("4.3k/100k")

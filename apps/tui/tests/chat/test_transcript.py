@@ -7,34 +7,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.tui.tests.chat.drawn import (
-    Drawn,
-    bare,
-    call,
-    calls,
-    chunk,
-    complete,
-    end,
-    on_feed,
-    result,
-    said,
-    start,
-    thought,
-    widest,
+    DrawnTranscript,
+    chunk_event,
+    end_event,
+    feed_event,
+    make_tool_call,
+    measure_widest,
+    start_event,
+    strip_escapes,
+    text_events,
+    thinking_events,
+    tool_result_event,
+    tool_start_event,
+    tools_complete_event,
 )
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.look import Look
+from crabtalk_tui.chat.look import Theme
 
 BASH = '{"command": "make test"}'
 
 
 @pytest.mark.req("chat.show.turn")
 def test_a_turn_from_its_first_word_to_its_end() -> None:
-    drawn = Drawn()
-    drawn.transcript.begin("What is here?", agent="crab")
-    drawn.feed(start(), *thought("I should ", "look."), after=1.0)
-    drawn.feed(calls(call("bash", BASH)), result("a.txt"), complete())
-    drawn.feed(*said("One file:\n\n- `a.txt`"), end())
-    assert drawn.lines == [
+    drawn = DrawnTranscript()
+    drawn.transcript.add_message("What is here?", agent="crab")
+    drawn.handle_events(start_event(), *thinking_events("I should ", "look."), after=1.0)
+    drawn.handle_events(
+        tool_start_event(make_tool_call("bash", BASH)),
+        tool_result_event("a.txt"),
+        tools_complete_event(),
+    )
+    drawn.handle_events(*text_events("One file:\n\n- `a.txt`"), end_event())
+    assert drawn.printed_lines == [
         "❯ What is here?",
         "",
         "thought for 3.0s · Ctrl+T",
@@ -45,95 +49,131 @@ def test_a_turn_from_its_first_word_to_its_end() -> None:
         "",
         "• `a.txt`",
     ]
-    assert not drawn.transcript.running
+    assert not drawn.transcript.is_running
     assert drawn.transcript.end is not None
-    assert drawn.live == []
+    assert drawn.live_lines == []
 
 
 @pytest.mark.req("chat.show.settled")
 def test_what_was_taken_is_never_given_out_again() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), chunk("one\n\ntwo"))
-    assert drawn.lines == ["one"]
-    assert drawn.take() == ""
-    assert drawn.live == ["", "two"]
-    drawn.feed(end())
-    assert drawn.lines == ["one", "", "two"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event(), chunk_event("one\n\ntwo"))
+    assert drawn.printed_lines == ["one"]
+    assert drawn.take_text() == ""
+    assert drawn.live_lines == ["", "two"]
+    drawn.handle_events(end_event())
+    assert drawn.printed_lines == ["one", "", "two"]
 
 
 @pytest.mark.req("chat.show.thinking")
 def test_thinking_is_seen_while_it_lasts_then_a_line_and_in_full_when_asked_for() -> None:
-    drawn = Drawn()
-    opening, *pieces, closing = thought("I should look. ", "Then say it.")
-    drawn.feed(start(), opening, *pieces, after=1.0)
-    assert drawn.live == ["⠋ thinking  2.0s", "  I should look. Then say it."]
-    drawn.feed(closing)
-    assert drawn.lines == ["thought for 2.0s · Ctrl+T"]
-    drawn.feed(*said("Yes."), end())
-    assert drawn.transcript.full("thinking", 80) == "I should look. Then say it.\n"
-    assert Drawn().transcript.full("thinking", 80) == ""
+    drawn = DrawnTranscript()
+    opening, *pieces, closing = thinking_events("I should look. ", "Then say it.")
+    drawn.handle_events(start_event(), opening, *pieces, after=1.0)
+    assert drawn.live_lines == ["⠋ thinking  2.0s", "  I should look. Then say it."]
+    drawn.handle_events(closing)
+    assert drawn.printed_lines == ["thought for 2.0s · Ctrl+T"]
+    drawn.handle_events(*text_events("Yes."), end_event())
+    assert drawn.transcript.render_full("thinking", 80) == "I should look. Then say it.\n"
+    assert DrawnTranscript().transcript.render_full("thinking", 80) == ""
 
 
 @pytest.mark.req("chat.show.call")
 def test_an_early_notice_gives_way_to_the_calls_it_announced() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), chunk("Let me look."), calls(call("bash"), early=True))
-    assert drawn.live == ["Let me look.", "", "⠋ bash(…)  0.0s"]
-    drawn.feed(calls(call("bash", BASH), call("recall", '{"query": "x"}', "c2")))
-    assert drawn.lines == ["Let me look."]
-    assert drawn.live == ["", "⠋ bash(make test)  0.0s", "⠋ recall(x)  0.0s"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(),
+        chunk_event("Let me look."),
+        tool_start_event(make_tool_call("bash"), early=True),
+    )
+    assert drawn.live_lines == ["Let me look.", "", "⠋ bash(…)  0.0s"]
+    drawn.handle_events(
+        tool_start_event(
+            make_tool_call("bash", BASH), make_tool_call("recall", '{"query": "x"}', "c2")
+        )
+    )
+    assert drawn.printed_lines == ["Let me look."]
+    assert drawn.live_lines == ["", "⠋ bash(make test)  0.0s", "⠋ recall(x)  0.0s"]
 
 
 @pytest.mark.req("chat.show.call")
 def test_calls_are_shown_for_good_as_they_end_and_how_far_the_others_are() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), calls(call("bash", BASH), call("recall", '{"query": "x"}', "c2")))
-    drawn.follow(
-        on_feed(wire.TOOL_PROGRESS, "r1", agent="crab", call_id="c1", content="\x1b[1m3/10\x1b[m")
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(),
+        tool_start_event(
+            make_tool_call("bash", BASH), make_tool_call("recall", '{"query": "x"}', "c2")
+        ),
     )
-    drawn.feed(result("no entries", "c2", milliseconds=1), after=1.5)
-    assert drawn.lines == ["✓ recall(x)  1ms", "  no entries"]
-    assert drawn.live == ["⠴ bash(make test)  3/10  1.5s"]
-    drawn.feed(result("done"), complete())
-    assert drawn.lines[2:] == ["✓ bash(make test)  3.2s", "  done"]
+    drawn.handle_feed_events(
+        feed_event(
+            wire.TOOL_PROGRESS, "r1", agent="crab", call_id="c1", content="\x1b[1m3/10\x1b[m"
+        )
+    )
+    drawn.handle_events(tool_result_event("no entries", "c2", milliseconds=1), after=1.5)
+    assert drawn.printed_lines == ["✓ recall(x)  1ms", "  no entries"]
+    assert drawn.live_lines == ["⠴ bash(make test)  3/10  1.5s"]
+    drawn.handle_events(tool_result_event("done"), tools_complete_event())
+    assert drawn.printed_lines[2:] == ["✓ bash(make test)  3.2s", "  done"]
 
 
 @pytest.mark.req("chat.show.bounded")
 def test_fifty_calls_at_once_fit_and_each_is_shown_once() -> None:
-    drawn = Drawn()
+    drawn = DrawnTranscript()
     drawn.height = 10
-    drawn.feed(start(), calls(*(call("read", f'{{"path": "f{n}"}}', f"c{n}") for n in range(50))))
-    assert len(drawn.live) == 10
-    assert drawn.live[-1] == "… 41 more running"
+    drawn.handle_events(
+        start_event(),
+        tool_start_event(
+            *(make_tool_call("read", f'{{"path": "f{n}"}}', f"c{n}") for n in range(50))
+        ),
+    )
+    assert len(drawn.live_lines) == 10
+    assert drawn.live_lines[-1] == "… 41 more running"
     for number in reversed(range(50)):
-        drawn.feed(result("", f"c{number}"))
-    drawn.feed(complete())
-    assert drawn.lines == [f"✓ read(f{n})  3.2s" for n in reversed(range(50))]
-    assert drawn.live == []
+        drawn.handle_events(tool_result_event("", f"c{number}"))
+    drawn.handle_events(tools_complete_event())
+    assert drawn.printed_lines == [f"✓ read(f{n})  3.2s" for n in reversed(range(50))]
+    assert drawn.live_lines == []
 
 
 @pytest.mark.req("chat.show.output")
 def test_all_outputs_of_the_last_turn_that_had_some_can_be_seen() -> None:
-    drawn = Drawn()
+    drawn = DrawnTranscript()
     output = "\n".join(map(str, range(100)))
-    drawn.feed(start(), calls(call("read", '{"path": "a"}')), result(output), complete(), end())
+    drawn.handle_events(
+        start_event(),
+        tool_start_event(make_tool_call("read", '{"path": "a"}')),
+        tool_result_event(output),
+        tools_complete_event(),
+        end_event(),
+    )
     assert "more lines, Ctrl+O" in drawn.printed
-    drawn.feed(start(run_id="r2"), *said("Nothing to add."), end())
-    shown = drawn.transcript.full("output", 80).splitlines()
+    drawn.handle_events(start_event(run_id="r2"), *text_events("Nothing to add."), end_event())
+    shown = drawn.transcript.render_full("output", 80).splitlines()
     assert shown == ["✓ read(a)  3.2s", *(f"  {n}" for n in range(100))]
-    drawn.feed(start(run_id="r3"), calls(call("read", "{}")), result("b"), complete(), end())
-    assert drawn.transcript.full("output", 80).splitlines() == ["✓ read  3.2s", "  b"]
-    assert Drawn().transcript.full("output", 80) == ""
+    drawn.handle_events(
+        start_event(run_id="r3"),
+        tool_start_event(make_tool_call("read", "{}")),
+        tool_result_event("b"),
+        tools_complete_event(),
+        end_event(),
+    )
+    assert drawn.transcript.render_full("output", 80).splitlines() == ["✓ read  3.2s", "  b"]
+    assert DrawnTranscript().transcript.render_full("output", 80) == ""
 
 
 @pytest.mark.req("chat.show.bounded")
 def test_of_endless_outputs_the_last_are_kept() -> None:
-    drawn = Drawn()
-    drawn.feed(start())
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event())
     for number in range(200):
-        info = call("read", f'{{"path": "f{number}"}}', f"c{number}")
-        drawn.feed(calls(info), result("x" * 60_000, f"c{number}"), complete())
-    shown = drawn.transcript.full("output", 80)
+        info = make_tool_call("read", f'{{"path": "f{number}"}}', f"c{number}")
+        drawn.handle_events(
+            tool_start_event(info),
+            tool_result_event("x" * 60_000, f"c{number}"),
+            tools_complete_event(),
+        )
+    shown = drawn.transcript.render_full("output", 80)
     assert 3_000_000 < len(shown) < 6_000_000
     assert "f199" in shown
     assert "f0)" not in shown
@@ -141,14 +181,16 @@ def test_of_endless_outputs_the_last_are_kept() -> None:
 
 @pytest.mark.req("chat.show.guest")
 def test_what_a_guest_says_is_headed_by_its_name() -> None:
-    drawn = Drawn(look=Look())
-    drawn.transcript.begin("and you?", agent="crab", guest="twin")
-    drawn.feed(start("twin"), *said("I agree.", agent="twin"), end(agent="twin"))
-    assert drawn.lines == ["❯ @twin and you?", "", "twin", "I agree."]
-    assert Look().guest("twin") in drawn.printed
-    drawn.transcript.begin("and you?", agent="crab")
-    drawn.feed(start(), *said("I too."), end())
-    assert drawn.lines[4:] == ["", "❯ and you?", "", "I too."]
+    drawn = DrawnTranscript(look=Theme())
+    drawn.transcript.add_message("and you?", agent="crab", guest="twin")
+    drawn.handle_events(
+        start_event("twin"), *text_events("I agree.", agent="twin"), end_event(agent="twin")
+    )
+    assert drawn.printed_lines == ["❯ @twin and you?", "", "twin", "I agree."]
+    assert Theme().get_guest_colour("twin") in drawn.printed
+    drawn.transcript.add_message("and you?", agent="crab")
+    drawn.handle_events(start_event(), *text_events("I too."), end_event())
+    assert drawn.printed_lines[4:] == ["", "❯ and you?", "", "I too."]
 
 
 @pytest.mark.req("chat.show.ask")
@@ -157,52 +199,54 @@ def test_a_question_waits_until_it_is_answered_or_cannot_be_any_more() -> None:
         ask_user=wire.AskUserEvent(questions=[wire.AskQuestion(question="Which?")], ask_id="q1")
     )
     arguments = json.dumps({"questions": [{"question": "Which?", "header": "Colour"}]})
-    drawn = Drawn()
-    drawn.feed(start(), calls(call("ask_user", arguments)), asking)
-    assert asked_by(drawn) == "q1"
-    drawn.feed(result('{"Which?": "blue"}'))
-    assert asked_by(drawn) == ""
-    assert drawn.lines == ["✓ ask_user(Colour)  3.2s", "  Which?", "    blue"]
-    for settling in (complete(), end()):
-        drawn.feed(start(), asking)
-        assert asked_by(drawn) == "q1"
-        drawn.feed(settling)
-        assert asked_by(drawn) == ""
-    drawn.feed(start(), asking)
-    drawn.transcript.answered()
-    assert asked_by(drawn) == ""
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(), tool_start_event(make_tool_call("ask_user", arguments)), asking
+    )
+    assert get_pending_ask_id(drawn) == "q1"
+    drawn.handle_events(tool_result_event('{"Which?": "blue"}'))
+    assert get_pending_ask_id(drawn) == ""
+    assert drawn.printed_lines == ["✓ ask_user(Colour)  3.2s", "  Which?", "    blue"]
+    for settling in (tools_complete_event(), end_event()):
+        drawn.handle_events(start_event(), asking)
+        assert get_pending_ask_id(drawn) == "q1"
+        drawn.handle_events(settling)
+        assert get_pending_ask_id(drawn) == ""
+    drawn.handle_events(start_event(), asking)
+    drawn.transcript.clear_question()
+    assert get_pending_ask_id(drawn) == ""
 
 
-def asked_by(drawn: Drawn) -> str:
+def get_pending_ask_id(drawn: DrawnTranscript) -> str:
     """The question that waits for an answer."""
-    return drawn.transcript.ask.ask_id if drawn.transcript.ask is not None else ""
+    return drawn.transcript.pending_ask.ask_id if drawn.transcript.pending_ask is not None else ""
 
 
 def test_what_is_said_into_a_turn_is_shown_when_it_is_heard() -> None:
-    drawn = Drawn()
+    drawn = DrawnTranscript()
     steered = wire.StreamEvent(user_steered=wire.UserSteeredEvent(content="only the first"))
-    drawn.feed(start(), steered, *said("All right."), end())
-    assert drawn.lines == ["❯ only the first", "", "All right."]
+    drawn.handle_events(start_event(), steered, *text_events("All right."), end_event())
+    assert drawn.printed_lines == ["❯ only the first", "", "All right."]
 
 
 def test_usage_is_that_of_the_last_call() -> None:
-    drawn = Drawn()
+    drawn = DrawnTranscript()
     for tokens in (10, 20):
         usage = wire.TokenUsage(prompt_tokens=tokens)
-        drawn.feed(wire.StreamEvent(context_usage=wire.ContextUsageEvent(usage=usage)))
+        drawn.handle_events(wire.StreamEvent(context_usage=wire.ContextUsageEvent(usage=usage)))
     assert drawn.transcript.usage is not None
     assert drawn.transcript.usage.usage.prompt_tokens == 20
 
 
 @pytest.mark.req("chat.show.live")
 def test_when_nothing_comes_it_is_said_how_long() -> None:
-    drawn = Drawn()
-    drawn.feed(start())
-    assert drawn.live == []
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event())
+    assert drawn.live_lines == []
     drawn.now += 3
-    assert drawn.live == ["⠋ waiting  3.0s"]
-    drawn.feed(chunk("x"))
-    assert drawn.live == ["x"]
+    assert drawn.live_lines == ["⠋ waiting  3.0s"]
+    drawn.handle_events(chunk_event("x"))
+    assert drawn.live_lines == ["x"]
 
 
 # ── Endings ─────────────────────────────────────────────────────────────────────────────────────
@@ -228,9 +272,9 @@ def test_when_nothing_comes_it_is_said_how_long() -> None:
 def test_how_a_turn_ended_is_said_where_the_answer_does_not_show_it(
     reason: "wire.StopReason.ValueType", error: str, shown: list[str]
 ) -> None:
-    drawn = Drawn()
-    drawn.feed(start(), end(reason, error))
-    assert drawn.lines == shown
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event(), end_event(reason, error))
+    assert drawn.printed_lines == shown
 
 
 @pytest.mark.req("chat.show.endings")
@@ -240,74 +284,91 @@ def test_a_turn_that_ends_with_something_open_closes_it(
 ) -> None:
     error = "gone" if reason == wire.STOP_REASON_ERROR else ""
     last = "✗ gone" if error else "· stopped"
-    drawn = Drawn()
-    drawn.feed(start(), chunk("So **far"), end(reason, error))
-    assert drawn.lines == ["So **far", "", last]
-    drawn = Drawn()
-    drawn.feed(start(), *thought("I")[:-1], end(reason, error), after=1.0)
-    assert drawn.lines == ["thought for 2.0s · Ctrl+T", last]
-    drawn = Drawn()
-    drawn.feed(start(), chunk("```\ncode"), calls(call("bash"), early=True), end(reason, error))
-    assert drawn.lines == ["───", "code", "", last]
-    drawn = Drawn()
-    drawn.feed(start(), calls(call("bash", BASH)), end(reason, error))
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event(), chunk_event("So **far"), end_event(reason, error))
+    assert drawn.printed_lines == ["So **far", "", last]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(), *thinking_events("I")[:-1], end_event(reason, error), after=1.0
+    )
+    assert drawn.printed_lines == ["thought for 2.0s · Ctrl+T", last]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(),
+        chunk_event("```\ncode"),
+        tool_start_event(make_tool_call("bash"), early=True),
+        end_event(reason, error),
+    )
+    assert drawn.printed_lines == ["───", "code", "", last]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(), tool_start_event(make_tool_call("bash", BASH)), end_event(reason, error)
+    )
     why = "the turn ended before it did" if error else "stopped"
-    assert drawn.lines == ["✗ bash(make test)", f"  {why}", last]
-    assert (drawn.live, drawn.transcript.running) == ([], False)
+    assert drawn.printed_lines == ["✗ bash(make test)", f"  {why}", last]
+    assert (drawn.live_lines, drawn.transcript.is_running) == ([], False)
 
 
 @pytest.mark.req("chat.show.endings")
 def test_a_stream_that_breaks_off_leaves_nothing_open() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), chunk("So far"), calls(call("bash", BASH)))
-    drawn.transcript.cut(drawn.now)
-    assert drawn.lines == ["So far", "", "✗ bash(make test)", "  cut off"]
-    assert (drawn.live, drawn.transcript.running) == ([], False)
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(), chunk_event("So far"), tool_start_event(make_tool_call("bash", BASH))
+    )
+    drawn.transcript.interrupt_turn(drawn.now)
+    assert drawn.printed_lines == ["So far", "", "✗ bash(make test)", "  cut off"]
+    assert (drawn.live_lines, drawn.transcript.is_running) == ([], False)
     # And so does one that begins anew.
-    drawn = Drawn()
-    drawn.feed(start(), chunk("So far"), start(run_id="r2"), chunk("Again"), end())
-    assert drawn.lines == ["So far", "", "Again"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        start_event(),
+        chunk_event("So far"),
+        start_event(run_id="r2"),
+        chunk_event("Again"),
+        end_event(),
+    )
+    assert drawn.printed_lines == ["So far", "", "Again"]
 
 
 # ── Notices and commands ────────────────────────────────────────────────────────────────────────
 
 
 def test_a_notice_tears_no_text_apart() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), chunk("```\none\n"))
-    drawn.transcript.notice("the daemon is back")
-    assert drawn.live == ["", "· the daemon is back"]
-    drawn.feed(chunk("two\n```\n\nafter\n\n"))
-    assert drawn.lines == ["───", "one", "two", "", "after", "", "· the daemon is back"]
-    drawn.feed(chunk("and on"), end())
-    assert drawn.lines[7:] == ["", "and on"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event(), chunk_event("```\none\n"))
+    drawn.transcript.add_notice("the daemon is back")
+    assert drawn.live_lines == ["", "· the daemon is back"]
+    drawn.handle_events(chunk_event("two\n```\n\nafter\n\n"))
+    assert drawn.printed_lines == ["───", "one", "two", "", "after", "", "· the daemon is back"]
+    drawn.handle_events(chunk_event("and on"), end_event())
+    assert drawn.printed_lines[7:] == ["", "and on"]
 
 
 def test_a_notice_does_not_wait_for_a_call_that_runs() -> None:
-    drawn = Drawn()
-    drawn.feed(start(), calls(call("bash", BASH)))
-    drawn.transcript.begin("/agents", agent="crab")
-    drawn.transcript.show("# Agents\n\n- crab")
-    assert drawn.lines == ["❯ /agents", "", "# Agents", "", "• crab"]
-    assert drawn.live == ["", "⠋ bash(make test)  0.0s"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(start_event(), tool_start_event(make_tool_call("bash", BASH)))
+    drawn.transcript.add_message("/agents", agent="crab")
+    drawn.transcript.add_markdown("# Agents\n\n- crab")
+    assert drawn.printed_lines == ["❯ /agents", "", "# Agents", "", "• crab"]
+    assert drawn.live_lines == ["", "⠋ bash(make test)  0.0s"]
 
 
 @pytest.mark.req("chat.show.history")
 def test_what_was_said_before_is_shown_as_finished() -> None:
     message = wire.ConversationMessage
-    drawn = Drawn()
-    drawn.transcript.history(
+    drawn = DrawnTranscript()
+    drawn.transcript.add_history(
         [
             message(role="system", content="You are crab."),
             message(role="user", content="What is here?"),
-            message(role="assistant", reasoning="Look.", tool_calls=[call("bash", BASH)]),
+            message(role="assistant", reasoning="Look.", tool_calls=[make_tool_call("bash", BASH)]),
             message(role="tool", content="a.txt", call_id="c1"),
             message(role="assistant", content="One **file**."),
             message(role="user", content="And you?"),
             message(role="assistant", content="I agree.", agent="twin"),
         ]
     )
-    assert drawn.lines == [
+    assert drawn.printed_lines == [
         "❯ What is here?",
         "",
         "● bash(make test)",
@@ -320,24 +381,24 @@ def test_what_was_said_before_is_shown_as_finished() -> None:
         "twin",
         "I agree.",
     ]
-    assert drawn.live == []
-    assert drawn.transcript.full("thinking", 80) == "Look.\n"
+    assert drawn.live_lines == []
+    assert drawn.transcript.render_full("thinking", 80) == "Look.\n"
 
 
 @pytest.mark.req("chat.history.failed")
 def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> None:
     message = wire.ConversationMessage
-    drawn = Drawn()
-    drawn.transcript.history(
+    drawn = DrawnTranscript()
+    drawn.transcript.add_history(
         [
             message(role="user", content="in June\n\n<skill>…</skill>", said="/tides in June"),
-            message(role="assistant", tool_calls=[call("bash", BASH)], run_id="r1"),
+            message(role="assistant", tool_calls=[make_tool_call("bash", BASH)], run_id="r1"),
             message(role="tool", content="no such file", is_error=True, run_id="r1", call_id="c1"),
-            message(role="assistant", tool_calls=[call("bash", BASH)], run_id="r1"),
+            message(role="assistant", tool_calls=[make_tool_call("bash", BASH)], run_id="r1"),
             message(role="tool", content="a.txt", run_id="r1", call_id="c1"),  # an id used again
         ]
     )
-    assert drawn.lines == [
+    assert drawn.printed_lines == [
         "❯ /tides in June",
         "",
         "✗ bash(make test)",
@@ -352,32 +413,37 @@ def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> N
 
 @pytest.mark.req("chat.show.order")
 def test_what_comes_out_of_order_is_shown_as_well_as_can_be() -> None:
-    drawn = Drawn()
-    drawn.feed(result("whose?", "nobody"), complete(), end())
-    assert drawn.lines == ["✓ a call  3.2s", "  whose?"]
-    drawn = Drawn()
-    drawn.feed(chunk("no start"), *thought("in between"), chunk("more"), end())
-    assert drawn.lines == ["no start", "", "thought for 0.0s · Ctrl+T", "", "more"]
-    drawn = Drawn()
-    drawn.feed(calls(call("bash", BASH)), complete())
-    assert drawn.lines == ["✗ bash(make test)", "  it gave no result"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(tool_result_event("whose?", "nobody"), tools_complete_event(), end_event())
+    assert drawn.printed_lines == ["✓ a call  3.2s", "  whose?"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(
+        chunk_event("no start"), *thinking_events("in between"), chunk_event("more"), end_event()
+    )
+    assert drawn.printed_lines == ["no start", "", "thought for 0.0s · Ctrl+T", "", "more"]
+    drawn = DrawnTranscript()
+    drawn.handle_events(tool_start_event(make_tool_call("bash", BASH)), tools_complete_event())
+    assert drawn.printed_lines == ["✗ bash(make test)", "  it gave no result"]
 
 
 EVENTS = [
-    start(),
-    start("twin", "r2"),
-    *said("# a\n\n|b|\n|-|\n", "```\nc", agent="twin"),
-    *thought("hm"),
-    calls(call("bash"), early=True),
-    calls(call("bash", BASH), call("delegate", '{"tasks": [{}], "background": true}', "c2")),
-    calls(),
-    result("x\ny", "c1"),
-    result('[{"task_id": 1}]', "c2"),
-    result("", "c9", is_error=True),
-    complete(),
-    end(),
-    end(wire.STOP_REASON_CANCELLED),
-    end(wire.STOP_REASON_ERROR, "e"),
+    start_event(),
+    start_event("twin", "r2"),
+    *text_events("# a\n\n|b|\n|-|\n", "```\nc", agent="twin"),
+    *thinking_events("hm"),
+    tool_start_event(make_tool_call("bash"), early=True),
+    tool_start_event(
+        make_tool_call("bash", BASH),
+        make_tool_call("delegate", '{"tasks": [{}], "background": true}', "c2"),
+    ),
+    tool_start_event(),
+    tool_result_event("x\ny", "c1"),
+    tool_result_event('[{"task_id": 1}]', "c2"),
+    tool_result_event("", "c9", is_error=True),
+    tools_complete_event(),
+    end_event(),
+    end_event(wire.STOP_REASON_CANCELLED),
+    end_event(wire.STOP_REASON_ERROR, "e"),
     wire.StreamEvent(),
     wire.StreamEvent.FromString(b"\xf2\x06\x01x"),  # of a kind that is not known yet
     wire.StreamEvent(ask_user=wire.AskUserEvent()),
@@ -385,13 +451,15 @@ EVENTS = [
     wire.StreamEvent(context_usage=wire.ContextUsageEvent()),
 ]
 FEED = [
-    on_feed(wire.TEXT_DELTA, "k1", parent=("r1", "c2", 0)),
-    on_feed(wire.TOOL_START, "k1", parent=("r1", "c2", 0), tools=[call("bash", BASH, "x")]),
-    on_feed(wire.TOOL_RESULT, "k1", parent=("r1", "c2", 0), call_id="x"),
-    on_feed(wire.DONE, "k1", parent=("r1", "c2", 0)),
-    on_feed(wire.TOOL_PROGRESS, "r1", call_id="c1", content="3"),
-    on_feed(wire.TEXT_DELTA, "k2", parent=("k1", "x", 7)),
-    on_feed(wire.AgentEventMsg.FromString(b"\x18\xc8\x01").kind, "k2", parent=("k1", "x", 7)),
+    feed_event(wire.TEXT_DELTA, "k1", parent=("r1", "c2", 0)),
+    feed_event(
+        wire.TOOL_START, "k1", parent=("r1", "c2", 0), tools=[make_tool_call("bash", BASH, "x")]
+    ),
+    feed_event(wire.TOOL_RESULT, "k1", parent=("r1", "c2", 0), call_id="x"),
+    feed_event(wire.DONE, "k1", parent=("r1", "c2", 0)),
+    feed_event(wire.TOOL_PROGRESS, "r1", call_id="c1", content="3"),
+    feed_event(wire.TEXT_DELTA, "k2", parent=("k1", "x", 7)),
+    feed_event(wire.AgentEventMsg.FromString(b"\x18\xc8\x01").kind, "k2", parent=("k1", "x", 7)),
     wire.AgentEventMsg(),
 ]
 
@@ -405,17 +473,19 @@ FEED = [
 def test_no_order_of_events_is_too_odd(
     events: list[wire.StreamEvent | wire.AgentEventMsg], width: int, height: int
 ) -> None:
-    drawn = Drawn(width)
+    drawn = DrawnTranscript(width)
     drawn.height = height
-    drawn.transcript.begin("hi", agent="crab")
+    drawn.transcript.add_message("hi", agent="crab")
     for event in events:
         if isinstance(event, wire.StreamEvent):
-            drawn.feed(event, after=0.1)
+            drawn.handle_events(event, after=0.1)
         else:
-            drawn.follow(event, after=0.1)
-        assert widest(drawn.live) <= width
-    drawn.feed(end())
+            drawn.handle_feed_events(event, after=0.1)
+        assert measure_widest(drawn.live_lines) <= width
+    drawn.handle_events(end_event())
     drawn.height = 99
-    assert [line for line in drawn.live if "background" not in line and "worker" not in line] == []
-    assert widest(bare(drawn.printed.splitlines())) <= width
+    assert [
+        line for line in drawn.live_lines if "background" not in line and "worker" not in line
+    ] == []
+    assert measure_widest(strip_escapes(drawn.printed.splitlines())) <= width
     assert "\n\n\n" not in drawn.printed

@@ -7,24 +7,30 @@ from typing import Any
 import click
 
 from crabtalk.component.command import (
-    Commands,
-    document,
+    CommandGroup,
+    format_table,
     home_option,
     json_option,
-    one_line,
-    show,
-    table,
+    print_json,
+    print_output,
+    to_one_line,
     verbose_option,
 )
 
 from . import __version__
-from .account import asked, paired, settings
+from .account import load_settings, pair_machine, request_relay
 from .relay_commands import accounts, invites
-from .running import relay_config, relay_until_stopped, run, until_stopped, up_until_stopped
+from .running import (
+    build_relay_config,
+    run_in_foreground,
+    run_relay,
+    run_relay_and_gateway,
+    run_until_stopped,
+)
 
 NAME = "crabtalk-web"
 # What our page calls itself, which numbers its messages.
-PROTECTED = "crabtalk-page/"
+PAGE_CLIENT_PREFIX = "crabtalk-page/"
 EXAMPLES = """\b
 Examples:
   crabtalk-web up
@@ -33,21 +39,32 @@ Examples:
 """
 
 
-class Web(Commands):
-    def complaint(self, error: Exception) -> str | None:
+class WebCommandGroup(CommandGroup):
+    def explain_error(self, error: Exception) -> str | None:
         from crabtalk.component import ComponentError
 
-        from .gateway.errors import AWAY, GatewayError, RelayAwayError, RelayRefusedError
+        from .gateway.errors import (
+            DAEMON_AWAY_ERRORS,
+            RelayRefusedError,
+            RelayUnavailableError,
+            WebGatewayError,
+        )
         from .relay.errors import RelayConfigError
 
-        known = (ComponentError, GatewayError, RelayAwayError, RelayRefusedError, RelayConfigError)
+        known = (
+            ComponentError,
+            WebGatewayError,
+            RelayUnavailableError,
+            RelayRefusedError,
+            RelayConfigError,
+        )
         if isinstance(error, ExceptionGroup):
-            expected, _ = error.split((*known, *AWAY))
-            return str(first_of(expected)) if expected is not None else None
-        return str(error) if isinstance(error, (*known, *AWAY)) else None
+            expected, _ = error.split((*known, *DAEMON_AWAY_ERRORS))
+            return str(first_exception(expected)) if expected is not None else None
+        return str(error) if isinstance(error, (*known, *DAEMON_AWAY_ERRORS)) else None
 
 
-def first_of(group: ExceptionGroup[Exception]) -> Exception:
+def first_exception(group: ExceptionGroup[Exception]) -> Exception:
     found: Exception = group
     while isinstance(found, ExceptionGroup):
         found = found.exceptions[0]
@@ -55,7 +72,10 @@ def first_of(group: ExceptionGroup[Exception]) -> Exception:
 
 
 @click.group(
-    NAME, cls=Web, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+    NAME,
+    cls=WebCommandGroup,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def main() -> None:
@@ -75,7 +95,7 @@ def up(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-web up
     """
-    run(home, verbose, up_until_stopped(home), "web", "relay")
+    run_in_foreground(home, verbose, run_relay_and_gateway(home), "web", "relay")
 
 
 @main.command()
@@ -90,14 +110,14 @@ def pair(url: str, home: Path) -> None:
     Example:
       crabtalk-web pair https://relay.example.org
     """
-    from .gateway import GatewayError
-    from .gateway.store import Store
+    from .gateway import WebGatewayError
+    from .gateway.store import WebFolder
 
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-        raise GatewayError("a relay elsewhere is reached by https:// alone; correct the address")
-    store = Store(home)
+        raise WebGatewayError("a relay elsewhere is reached by https:// alone; correct the address")
+    store = WebFolder(home)
     store.prepare()
-    asyncio.run(paired(store.credentials, url.rstrip("/")))
+    asyncio.run(pair_machine(store.credentials_file, url.rstrip("/")))
 
 
 @main.command()
@@ -110,10 +130,10 @@ def gateway(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-web gateway
     """
-    from .gateway import Gateway
+    from .gateway import WebGateway
 
-    config, credentials = settings(home)
-    run(home, verbose, Gateway(home, credentials, config).run(), "web")
+    config, credentials = load_settings(home)
+    run_in_foreground(home, verbose, WebGateway(home, credentials, config).run(), "web")
 
 
 @main.group(invoke_without_command=True)
@@ -144,14 +164,14 @@ def relay(
       crabtalk-web relay accounts list
     """
     from .gateway import load_config
-    from .gateway.store import Store
+    from .gateway.store import WebFolder
 
     if context.invoked_subcommand is not None:
         return
-    config = load_config(Store(home).config)
-    Store(home).prepare()
-    settings = relay_config(home, config, port, registration or "")
-    run(home, verbose, relay_until_stopped(settings), "relay")
+    config = load_config(WebFolder(home).config_file)
+    WebFolder(home).prepare()
+    settings = build_relay_config(home, config, port, registration or "")
+    run_in_foreground(home, verbose, run_relay(settings), "relay")
 
 
 relay.add_command(accounts)
@@ -172,18 +192,18 @@ def tap(agent: str, sender: str, home: Path) -> None:
       crabtalk-web tap crab
       crabtalk-web tap crab --sender tg:12345 | jq .ev
     """
-    asyncio.run(until_stopped(tap_until_stopped(home, agent, sender)))
+    asyncio.run(run_until_stopped(print_envelopes(home, agent, sender)))
 
 
-async def tap_until_stopped(home: Path, agent: str, sender: str) -> None:
+async def print_envelopes(home: Path, agent: str, sender: str) -> None:
     from contextlib import aclosing
 
-    from .stream import encode
-    from .tap import tap as envelopes
+    from .stream import encode_envelope
+    from .tap import follow_envelopes as envelopes
 
     async with aclosing(envelopes(home, agent, sender)) as found:
         async for envelope in found:
-            click.echo(encode(envelope))
+            click.echo(encode_envelope(envelope))
 
 
 @main.command()
@@ -199,10 +219,10 @@ def renew(agent: str, home: Path) -> None:
     Example:
       crabtalk-web renew crab
     """
-    from .gateway import renewed
+    from .gateway import request_renewal
 
-    _, credentials = settings(home)
-    show(f"It goes on in {asyncio.run(renewed(credentials, agent))}.")
+    _, credentials = load_settings(home)
+    print_output(f"It goes on in {asyncio.run(request_renewal(credentials, agent))}.")
 
 
 @main.group()
@@ -220,20 +240,23 @@ def list_devices(home: Path, in_json: bool) -> None:
     Example:
       crabtalk-web devices list
     """
-    found = asyncio.run(asked(home, "GET", "/v1/devices")).get("devices", [])
+    found = asyncio.run(request_relay(home, "GET", "/v1/devices")).get("devices", [])
     if in_json:
-        document({"devices": found})
+        print_json({"devices": found})
     elif found:
         rows = [
-            [*(str(one.get(key) or "") for key in ("id", "kind", "client")), protection_of(one)]
+            [
+                *(str(one.get(key) or "") for key in ("id", "kind", "client")),
+                describe_protection(one),
+            ]
             for one in found
         ]
-        show(table([[one_line(cell) for cell in row] for row in rows]))
+        print_output(format_table([[to_one_line(cell) for cell in row] for row in rows]))
 
 
-def protection_of(device: dict[str, Any]) -> str:
+def describe_protection(device: dict[str, Any]) -> str:
     """What is to be said of a device that writes messages without a counter."""
-    is_protected = str(device.get("client") or "").startswith(PROTECTED)
+    is_protected = str(device.get("client") or "").startswith(PAGE_CLIENT_PREFIX)
     if is_protected or device.get("kind") == "terminal":
         return ""
     return "writes without replay protection"
@@ -251,8 +274,8 @@ def revoke(device: str, home: Path) -> None:
     """
     from urllib.parse import quote
 
-    asyncio.run(asked(home, "DELETE", f"/v1/devices/{quote(device, safe='')}"))
-    show("It is out.")
+    asyncio.run(request_relay(home, "DELETE", f"/v1/devices/{quote(device, safe='')}"))
+    print_output("It is out.")
 
 
 @main.command()
@@ -266,20 +289,24 @@ def status(home: Path, in_json: bool) -> None:
       crabtalk-web status
     """
     from .gateway import load_credentials
-    from .gateway.store import Store
-    from .standing import standing
+    from .gateway.store import WebFolder
+    from .standing import read_status
 
-    found = standing(Store(home), load_credentials(Store(home).credentials))
+    found = read_status(WebFolder(home), load_credentials(WebFolder(home).credentials_file))
     if in_json:
-        document(found)
+        print_json(found)
         return
     if not found["relay"]:
-        show("This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`.")
+        print_output(
+            "This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`."
+        )
         return
-    show(f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}.")
+    print_output(
+        f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}."
+    )
     rows = [describe_conversation(one) for one in found["conversations"]]
     if rows:
-        show(table(rows))
+        print_output(format_table(rows))
 
 
 def describe_conversation(one: dict[str, Any]) -> list[str]:
@@ -287,6 +314,6 @@ def describe_conversation(one: dict[str, Any]) -> list[str]:
     if one["refused"]:
         told.append(f"{one['refused']} messages refused")
     if one["unprotected"]:
-        names = ", ".join(one_line(name) for name in one["unprotected"])
+        names = ", ".join(to_one_line(name) for name in one["unprotected"])
         told.append(f"written to without replay protection by {names}")
-    return [one_line(one["agent"]), f"{one['unsent']} to send", "; ".join(told)]
+    return [to_one_line(one["agent"]), f"{one['unsent']} to send", "; ".join(told)]

@@ -12,9 +12,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from crabtalk.component.command import document, home_option, json_option, show, table
+from crabtalk.component.command import (
+    format_table,
+    home_option,
+    json_option,
+    print_json,
+    print_output,
+)
 
-UNITS = {"m": 60, "h": 3600, "d": 86_400}
+SECONDS_BY_UNIT = {"m": 60, "h": 3600, "d": 86_400}
 
 
 def data_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -27,7 +33,7 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
 
 def find_relay_folder(home: Path, data: Path | None) -> Path:
     """`crabtalk-web relay --home DIR accounts list` counts as well as --home at the end."""
-    from .gateway.store import Store
+    from .gateway.store import WebFolder
 
     context = click.get_current_context()
     while context.parent is not None:
@@ -35,7 +41,7 @@ def find_relay_folder(home: Path, data: Path | None) -> Path:
             home = context.params["home"]
             break
         context = context.parent
-    return data or Store(home).relay
+    return data or WebFolder(home).relay_folder
 
 
 @click.group()
@@ -63,7 +69,7 @@ def list_accounts(home: Path, data: Path | None, in_json: bool) -> None:
     with administration.open_database(find_relay_folder(home, data)) as db:
         found = administration.list_accounts(db)
     if in_json:
-        document({"accounts": found})
+        print_json({"accounts": found})
         return
     head = ["ID", "CREATED", "LAST SEEN", "SESSIONS", "MESSAGES", "BYTES"]
     rows = [
@@ -75,7 +81,7 @@ def list_accounts(home: Path, data: Path | None, in_json: bool) -> None:
         ]
         for one in found
     ]
-    show(table([head, *rows]) if rows else "There are no accounts.")
+    print_output(format_table([head, *rows]) if rows else "There are no accounts.")
 
 
 @accounts.command("remove")
@@ -99,7 +105,7 @@ def remove_account(account: str, home: Path, data: Path | None) -> None:
             raise RelayConfigError(
                 f"there is no account {account}; `crabtalk-web relay accounts list` has their ids"
             )
-    show("It is removed.")
+    print_output("It is removed.")
 
 
 @click.group()
@@ -127,15 +133,15 @@ def create_invite(uses: int, expires: str, home: Path, data: Path | None, in_jso
     """
     from .relay import administration, registration
 
-    expires_at = administration.invite_lifetime(parse_duration(expires))
+    expires_at = administration.compute_invite_expiry(parse_duration(expires))
     with administration.open_database(find_relay_folder(home, data)) as db:
         code = registration.create_invite(db, uses, expires_at)
     if in_json:
-        document({"invite": code, "uses": uses, "expiresAt": expires_at})
+        print_json({"invite": code, "uses": uses, "expiresAt": expires_at})
         return
-    show(code)
+    print_output(code)
     people = "one account" if uses == 1 else f"{uses} accounts"
-    show(f"It is for {people}, until {format_time(expires_at)}.")
+    print_output(f"It is for {people}, until {format_time(expires_at)}.")
 
 
 @invites.command("list")
@@ -153,11 +159,11 @@ def list_invites(home: Path, data: Path | None, in_json: bool) -> None:
     with administration.open_database(find_relay_folder(home, data)) as db:
         found = registration.list_invites(db)
     if in_json:
-        document({"invites": found})
+        print_json({"invites": found})
         return
     head = ["ID", "USES LEFT", "USED", "CREATED", "EXPIRES"]
     rows = [format_invite(one) for one in found]
-    show(table([head, *rows]) if rows else "There are no invites.")
+    print_output(format_table([head, *rows]) if rows else "There are no invites.")
 
 
 @invites.command("revoke")
@@ -178,7 +184,7 @@ def revoke_invite(invite: str, home: Path, data: Path | None) -> None:
             raise RelayConfigError(
                 f"there is no invite {invite}; `crabtalk-web relay invites list` has their ids"
             )
-    show("It is revoked.")
+    print_output("It is revoked.")
 
 
 def format_invite(one: dict[str, Any]) -> list[str]:
@@ -199,4 +205,4 @@ def parse_duration(text: str) -> float:
         raise click.BadParameter(
             "write a number with m, h or d, such as 12h", param_hint="--expires"
         )
-    return float(int(found[1]) * UNITS[found[2]])
+    return float(int(found[1]) * SECONDS_BY_UNIT[found[2]])

@@ -3,46 +3,48 @@
 import os
 from typing import Any
 
-from crabtalk.component import Place
+from crabtalk.component import ComponentPaths
 
-from .gateway.credentials import Credentials
-from .gateway.journal import Journal
-from .gateway.store import Store
+from .gateway.credentials import RelayCredentials
+from .gateway.journal import ConversationJournal
+from .gateway.store import WebFolder
 
 
-def standing(store: Store, credentials: Credentials | None) -> dict[str, Any]:
+def read_status(store: WebFolder, credentials: RelayCredentials | None) -> dict[str, Any]:
     return {
         "relay": credentials.relay if credentials is not None else "",
         "machine": credentials.machine_id if credentials is not None else "",
         "running": is_running(store),
-        "conversations": conversations(store),
+        "conversations": read_conversations(store),
     }
 
 
-def conversations(store: Store) -> list[dict[str, Any]]:
+def read_conversations(store: WebFolder) -> list[dict[str, Any]]:
     found = []
-    for path in sorted(store.journal.glob("*.jsonl")):
-        book = Journal.peek(path)
+    for path in sorted(store.journal_folder.glob("*.jsonl")):
+        book = ConversationJournal.read_state(path)
         found.append(
             {
                 "agent": book.agent,
                 "sender": book.sender,
                 "session": book.session,
-                "unsent": len(book.unsent),
-                "waiting": len(book.waiting),
-                "refused": book.memory.refused if book.memory is not None else 0,
-                "unprotected": sorted(book.memory.clients) if book.memory is not None else [],
+                "unsent": len(book.unsent_envelopes),
+                "waiting": len(book.inbound),
+                "refused": book.replay_guard.refused if book.replay_guard is not None else 0,
+                "unprotected": sorted(book.replay_guard.clients)
+                if book.replay_guard is not None
+                else [],
             }
         )
     return found
 
 
-def is_running(store: Store) -> bool:
+def is_running(store: WebFolder) -> bool:
     """Whether a process holds the lock of the gateway's name."""
     import fcntl
 
     try:
-        lock = os.open(Place(store.home, "web").lock, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(ComponentPaths(store.home, "web").lock_path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:

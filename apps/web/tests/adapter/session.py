@@ -6,86 +6,96 @@ from typing import Any
 
 import msgspec
 
-from crabtalk_web.adapter import Adapter, Heard
+from crabtalk_web.adapter import EnvelopeAdapter, ReceivedEvent
 from crabtalk_web.adapter.happenings import (
-    AnyHappening,
-    Began,
-    Call,
-    Called,
-    Ended,
-    Parent,
-    Piece,
-    Reason,
-    Returned,
+    AnyRunEvent,
+    EndReason,
+    ParentCall,
+    RunBegan,
+    RunEnded,
+    TextPiece,
+    ToolCallRequest,
+    ToolReturned,
+    ToolsCalled,
 )
-from crabtalk_web.stream import Envelope, Order, decode, encode
+from crabtalk_web.stream import Envelope, EnvelopeOrder, decode_envelope, encode_envelope
 
 SESSION = "a session of its own"
-DONE = Ended(Reason.COMPLETED)
-KILLED = Ended(Reason.CANCELLED)
+DONE = RunEnded(EndReason.COMPLETED)
+KILLED = RunEnded(EndReason.CANCELLED)
 
 
-class Session:
+class AdapterSession:
     """Feeds an adapter; every envelope is checked as it would be sent, and in its order."""
 
-    def __init__(self, adapter: Adapter | None = None, *, is_compat: bool = False) -> None:
-        self.adapter = adapter or Adapter(SESSION, is_compat=is_compat)
-        self.order = Order()
+    def __init__(self, adapter: EnvelopeAdapter | None = None, *, is_compat: bool = False) -> None:
+        self.adapter = adapter or EnvelopeAdapter(SESSION, is_compat=is_compat)
+        self.order = EnvelopeOrder()
         self.envelopes: list[Envelope] = []
         self.now = 1000
         self._is_compat = is_compat
 
-    def hear(self, what: AnyHappening, run: str = "run", **parts: Any) -> list[Envelope]:
+    def handle_event(self, what: AnyRunEvent, run: str = "run", **parts: Any) -> list[Envelope]:
         self.now += 10
-        return self.take(self.adapter.hear(Heard(run=run, what=what, **{"at": self.now, **parts})))
+        return self.check_envelopes(
+            self.adapter.handle_event(
+                ReceivedEvent(run=run, event=what, **{"at": self.now, **parts})
+            )
+        )
 
-    def play(self, heard: Iterable[Heard]) -> list[Envelope]:
-        return [envelope for one in heard for envelope in self.take(self.adapter.hear(one))]
+    def handle_events(self, heard: Iterable[ReceivedEvent]) -> list[Envelope]:
+        return [
+            envelope
+            for one in heard
+            for envelope in self.check_envelopes(self.adapter.handle_event(one))
+        ]
 
-    def take(self, envelopes: list[Envelope]) -> list[Envelope]:
+    def check_envelopes(self, envelopes: list[Envelope]) -> list[Envelope]:
         for envelope in envelopes:
-            assert decode(encode(envelope, is_compat=self._is_compat)) == envelope
-            self.order.follow(envelope)
+            assert decode_envelope(encode_envelope(envelope, is_compat=self._is_compat)) == envelope
+            self.order.check_next(envelope)
         self.envelopes += envelopes
         return envelopes
 
     @property
-    def told(self) -> list[str]:
-        return told(self.envelopes)
+    def summaries(self) -> list[str]:
+        return summarize_envelopes(self.envelopes)
 
 
-def call(key: str, name: str = "bash", **arguments: Any) -> Call:
-    return Call(key, name, json.dumps(arguments) if arguments else "")
+def make_call(key: str, name: str = "bash", **arguments: Any) -> ToolCallRequest:
+    return ToolCallRequest(key, name, json.dumps(arguments) if arguments else "")
 
 
-def called(*calls: Call) -> Called:
-    return Called(calls)
+def make_tools_called(*calls: ToolCallRequest) -> ToolsCalled:
+    return ToolsCalled(calls)
 
 
-def delegated(key: str, *tasks: dict[str, str], **more: Any) -> Call:
-    return call(key, "delegate", tasks=list(tasks), **more)
+def make_delegate_call(key: str, *tasks: dict[str, str], **more: Any) -> ToolCallRequest:
+    return make_call(key, "delegate", tasks=list(tasks), **more)
 
 
-def returned(key: str, output: str = "ok", **parts: Any) -> Returned:
-    return Returned(key, output, **parts)
+def make_tool_returned(key: str, output: str = "ok", **parts: Any) -> ToolReturned:
+    return ToolReturned(key, output, **parts)
 
 
-def child_of(run: str, call: str, task: int = 0) -> dict[str, Any]:
-    return {"parent": Parent(run, call, task)}
+def make_parent(run: str, call: str, task: int = 0) -> dict[str, Any]:
+    return {"parent": ParentCall(run, call, task)}
 
 
-def turn(*happenings: AnyHappening, run: str = "run", said: str = "") -> Iterable[Heard]:
-    for number, what in enumerate((Began(said), *happenings, DONE)):
-        yield Heard(run=run, what=what, at=1000 + number)
+def make_turn(
+    *happenings: AnyRunEvent, run: str = "run", said: str = ""
+) -> Iterable[ReceivedEvent]:
+    for number, what in enumerate((RunBegan(said), *happenings, DONE)):
+        yield ReceivedEvent(run=run, event=what, at=1000 + number)
 
 
-def told(envelopes: Sequence[Envelope]) -> list[str]:
+def summarize_envelopes(envelopes: Sequence[Envelope]) -> list[str]:
     """Each envelope in a word or two; agents by letters, in the order they appear."""
     letters: dict[str, str] = {}
-    return [word(envelope, letters) for envelope in envelopes]
+    return [summarize_envelope(envelope, letters) for envelope in envelopes]
 
 
-def word(envelope: Envelope, letters: dict[str, str]) -> str:
+def summarize_envelope(envelope: Envelope, letters: dict[str, str]) -> str:
     event: dict[str, Any] = msgspec.to_builtins(envelope.ev)
     tag = event.pop("t")
     what = event.get("call") or event.get("status") or event.get("text") or event.get("title") or ""
@@ -104,13 +114,13 @@ __all__ = [
     "DONE",
     "KILLED",
     "SESSION",
-    "Piece",
-    "Session",
-    "call",
-    "called",
-    "child_of",
-    "delegated",
-    "returned",
-    "told",
-    "turn",
+    "AdapterSession",
+    "TextPiece",
+    "make_call",
+    "make_delegate_call",
+    "make_parent",
+    "make_tool_returned",
+    "make_tools_called",
+    "make_turn",
+    "summarize_envelopes",
 ]

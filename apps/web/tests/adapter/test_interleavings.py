@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.web.tests.adapter.session import SESSION, Session
-from apps.web.tests.adapter.world import TURNS, Plan, World
-from crabtalk_web.adapter import Adapter, Heard
-from crabtalk_web.adapter.happenings import Began, Ended, Piece, Reason, Steered
+from apps.web.tests.adapter.session import SESSION, AdapterSession
+from apps.web.tests.adapter.world import TURNS, RunPlan, RunSimulation
+from crabtalk_web.adapter import EnvelopeAdapter, ReceivedEvent
+from crabtalk_web.adapter.happenings import EndReason, RunBegan, RunEnded, RunSteered, TextPiece
 from crabtalk_web.stream import (
     Envelope,
-    Service,
-    Start,
-    Stop,
-    Text,
+    ServiceEvent,
+    SubagentStart,
+    SubagentStop,
+    TextEvent,
     ToolCallEnd,
     ToolCallStart,
     TurnEnd,
     TurnStart,
-    derived_id,
+    derive_id,
 )
 
 CHANCE = st.randoms(use_true_random=False)
@@ -31,11 +31,13 @@ KILL = st.none() | st.integers(0, 60)
 EXAMPLES = settings(max_examples=60)
 
 
-def log_of(turns: list[Plan], chance: Random, kill_at: int | None = None) -> list[Heard]:
-    return World(chance, kill_at=kill_at).carry_out(turns)
+def simulate_turns(
+    turns: list[RunPlan], chance: Random, kill_at: int | None = None
+) -> list[ReceivedEvent]:
+    return RunSimulation(chance, kill_at=kill_at).run_turns(turns)
 
 
-def is_closed(session: Session) -> bool:
+def is_closed(session: AdapterSession) -> bool:
     order = session.order
     return (order.turn, order.calls, order.agents) == ("", {}, set())
 
@@ -45,42 +47,42 @@ def is_closed(session: Session) -> bool:
 @pytest.mark.req("stream.order.closed")
 @pytest.mark.req("adapter.closed")
 def test_each_run_of_the_conversation_is_one_turn_and_every_turn_is_closed(
-    turns: list[Plan], chance: Random, kill_at: int | None
+    turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
-    log = log_of(turns, chance, kill_at)
-    session = Session()
-    session.play(log)
+    log = simulate_turns(turns, chance, kill_at)
+    session = AdapterSession()
+    session.handle_events(log)
     assert is_closed(session)
     started = [e.turn for e in session.envelopes if isinstance(e.ev, TurnStart)]
-    assert [turn for turn in started if turn not in asides(session)] == [
-        derived_id(SESSION, "turn", h.run, 0)
+    assert [turn for turn in started if turn not in find_report_turns(session)] == [
+        derive_id(SESSION, "turn", h.run, 0)
         for h in log
-        if h.parent is None and isinstance(h.what, Began)
+        if h.parent is None and isinstance(h.event, RunBegan)
     ]
 
 
-def asides(session: Session) -> set[str]:
+def find_report_turns(session: AdapterSession) -> set[str]:
     """The turns that are nothing but a report."""
     inside = Counter(e.turn for e in session.envelopes)
     return {
-        e.turn for e in session.envelopes if isinstance(e.ev, Service) and inside[e.turn] == 3
-    } - {derived_id(SESSION, "turn", f"run-{number}", 0) for number in range(200)}
+        e.turn for e in session.envelopes if isinstance(e.ev, ServiceEvent) and inside[e.turn] == 3
+    } - {derive_id(SESSION, "turn", f"run-{number}", 0) for number in range(200)}
 
 
 @EXAMPLES
 @given(TURNS, CHANCE, KILL)
 @pytest.mark.req("adapter.deterministic")
 def test_the_same_happenings_give_the_same_envelopes(
-    turns: list[Plan], chance: Random, kill_at: int | None
+    turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
-    log = log_of(turns, chance, kill_at)
+    log = simulate_turns(turns, chance, kill_at)
     journal = msgspec.json.encode(log)
-    first, second = Session(), Session()
-    first.play(log)
-    second.play(msgspec.json.decode(journal, type=list[Heard]))
+    first, second = AdapterSession(), AdapterSession()
+    first.handle_events(log)
+    second.handle_events(msgspec.json.decode(journal, type=list[ReceivedEvent]))
     assert first.envelopes == second.envelopes
     # Told once more, nothing new comes of it.
-    assert first.play(log) == []
+    assert first.handle_events(log) == []
 
 
 @EXAMPLES
@@ -88,39 +90,41 @@ def test_the_same_happenings_give_the_same_envelopes(
 @pytest.mark.req("adapter.text")
 @pytest.mark.req("adapter.user")
 def test_every_word_is_told_once_and_in_its_place(
-    turns: list[Plan], chance: Random, kill_at: int | None
+    turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
-    log = log_of(turns, chance, kill_at)
-    session = Session()
-    session.play(log)
-    said = [h.what.said for h in log if isinstance(h.what, Began) and h.what.said]
-    steered = [h.what.text for h in log if isinstance(h.what, Steered)]
-    repeated = [e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, Text)]
+    log = simulate_turns(turns, chance, kill_at)
+    session = AdapterSession()
+    session.handle_events(log)
+    said = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
+    steered = [h.event.text for h in log if isinstance(h.event, RunSteered)]
+    repeated = [
+        e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, TextEvent)
+    ]
     assert Counter(repeated) == Counter(said + steered)
     spoken = Counter(
         letter
         for h in log
-        if isinstance(h.what, Piece) and h.parent is None and not h.guest
-        for letter in h.what.text
+        if isinstance(h.event, TextPiece) and h.parent is None and not h.guest
+        for letter in h.event.text
         if letter in "ab"
     )
     told = Counter(
         letter
         for e in session.envelopes
-        if isinstance(e.ev, Text) and e.role == "agent" and not e.subagent
+        if isinstance(e.ev, TextEvent) and e.role == "agent" and not e.subagent
         for letter in e.ev.text
         if letter in "ab"
     )
     assert told == spoken
 
 
-def closing(envelopes: list[Envelope]) -> list[Envelope]:
+def find_closing_envelopes(envelopes: list[Envelope]) -> list[Envelope]:
     """Those before and with the end of the turn, from where nothing but ends comes; what has waited
     for it may follow."""
     over = next(n for n, envelope in enumerate(envelopes) if isinstance(envelope.ev, TurnEnd))
     ends: list[Envelope] = []
     for envelope in reversed(envelopes[: over + 1]):
-        if not isinstance(envelope.ev, ToolCallEnd | Stop | TurnEnd):
+        if not isinstance(envelope.ev, ToolCallEnd | SubagentStop | TurnEnd):
             break
         ends.insert(0, envelope)
     return ends
@@ -130,31 +134,33 @@ def closing(envelopes: list[Envelope]) -> list[Envelope]:
 @given(TURNS.map(lambda turns: turns[:1]), CHANCE, st.integers(0, 60))
 @pytest.mark.req("adapter.kill")
 def test_a_killed_turn_closes_from_the_inside_out(
-    turns: list[Plan], chance: Random, kill_at: int
+    turns: list[RunPlan], chance: Random, kill_at: int
 ) -> None:
-    log = log_of([replace(turns[0], guest="")], chance)
-    session = Session()
-    session.play(h for h in log[:kill_at] if not (h.parent is None and isinstance(h.what, Ended)))
+    log = simulate_turns([replace(turns[0], guest="")], chance)
+    session = AdapterSession()
+    session.handle_events(
+        h for h in log[:kill_at] if not (h.parent is None and isinstance(h.event, RunEnded))
+    )
     if not session.order.turn:
         return
-    depths = depths_of(session.envelopes)
+    depths = measure_depths(session.envelopes)
     made = {e.ev.call: e.subagent for e in session.envelopes if isinstance(e.ev, ToolCallStart)}
     open_calls, active = dict(session.order.calls), set(session.order.agents)
-    ends = closing(session.hear(Ended(Reason.CANCELLED), log[0].run))
+    ends = find_closing_envelopes(session.handle_event(RunEnded(EndReason.CANCELLED), log[0].run))
     assert isinstance(ends[-1].ev, TurnEnd)
     assert ends[-1].ev.status == "cancelled"
     assert {e.ev.call for e in ends if isinstance(e.ev, ToolCallEnd)} == set(open_calls)
-    assert {e.subagent for e in ends if isinstance(e.ev, Stop)} == active
+    assert {e.subagent for e in ends if isinstance(e.ev, SubagentStop)} == active
     # Deeper before shallower, and at one depth calls before the agents that made them.
     rank = [
-        (-depths[e.subagent], isinstance(e.ev, Stop))
+        (-depths[e.subagent], isinstance(e.ev, SubagentStop))
         for e in ends[:-1]
         if not isinstance(e.ev, ToolCallEnd) or made[e.ev.call] == e.subagent
     ]
     assert rank == sorted(rank)
 
 
-def depths_of(envelopes: list[Envelope]) -> dict[str, int]:
+def measure_depths(envelopes: list[Envelope]) -> dict[str, int]:
     depths = {"": 0}
     for e in envelopes:
         if isinstance(e.ev, ToolCallStart) and "sessionSubagent" in e.ev.args:
@@ -167,18 +173,20 @@ def depths_of(envelopes: list[Envelope]) -> dict[str, int]:
 @pytest.mark.req("adapter.sources")
 @pytest.mark.req("adapter.orphans")
 def test_a_stream_that_runs_ahead_of_the_feed_or_behind_it_breaks_nothing(
-    turns: list[Plan], chance: Random, kill_at: int | None
+    turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
-    log = log_of(turns, chance, kill_at)
+    log = simulate_turns(turns, chance, kill_at)
     fed = list(log)
     streamed = [msgspec.structs.replace(h, is_streamed=True) for h in log if h.parent is None]
-    session = Session()
+    session = AdapterSession()
     while fed or streamed:
         source = chance.choice([s for s in (fed, streamed) if s])
-        session.play([source.pop(0)])
+        session.handle_events([source.pop(0)])
     assert is_closed(session)
-    repeated = [e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, Text)]
-    said = [h.what.said for h in log if isinstance(h.what, Began) and h.what.said]
+    repeated = [
+        e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, TextEvent)
+    ]
+    said = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
     assert not Counter(said) - Counter(repeated)
 
 
@@ -186,17 +194,17 @@ def test_a_stream_that_runs_ahead_of_the_feed_or_behind_it_breaks_nothing(
 @given(TURNS, CHANCE, KILL, st.integers(0, 10))
 @pytest.mark.req("adapter.missed")
 def test_a_feed_that_loses_elements_breaks_nothing(
-    turns: list[Plan], chance: Random, kill_at: int | None, loses: int
+    turns: list[RunPlan], chance: Random, kill_at: int | None, loses: int
 ) -> None:
-    session = Session()
+    session = AdapterSession()
     missed = 0
-    for heard in log_of(turns, chance, kill_at):
+    for heard in simulate_turns(turns, chance, kill_at):
         if chance.randrange(20) < loses:
             missed += 1
         else:
-            session.play([msgspec.structs.replace(heard, missed=missed)])
+            session.handle_events([msgspec.structs.replace(heard, missed=missed)])
             missed = 0
-    session.take(session.adapter.lose(10_000))
+    session.check_envelopes(session.adapter.close_lost_turn(10_000))
     assert is_closed(session)
 
 
@@ -205,19 +213,19 @@ def test_a_feed_that_loses_elements_breaks_nothing(
 @pytest.mark.req("adapter.lost")
 @pytest.mark.req("adapter.resumed")
 def test_connections_lost_and_gateways_restarted_at_any_point_break_nothing(
-    turns: list[Plan], chance: Random, points: list[int], is_restarted: bool
+    turns: list[RunPlan], chance: Random, points: list[int], is_restarted: bool
 ) -> None:
-    session = Session()
-    for number, heard in enumerate(log_of(turns, chance)):
+    session = AdapterSession()
+    for number, heard in enumerate(simulate_turns(turns, chance)):
         if number in points:
             if is_restarted:
-                session.adapter = Adapter(SESSION, history=session.envelopes)
+                session.adapter = EnvelopeAdapter(SESSION, history=session.envelopes)
             elif chance.random() < 0.5:
-                session.take(session.adapter.lose(2000 + number))
+                session.check_envelopes(session.adapter.close_lost_turn(2000 + number))
             else:
-                session.adapter.kill()
-        session.play([heard])
-    session.take(session.adapter.lose(10_000))
+                session.adapter.mark_killed()
+        session.handle_events([heard])
+    session.check_envelopes(session.adapter.close_lost_turn(10_000))
     assert is_closed(session)
 
 
@@ -225,33 +233,35 @@ def test_connections_lost_and_gateways_restarted_at_any_point_break_nothing(
 @given(TURNS, CHANCE, st.integers(0, 80))
 @pytest.mark.req("adapter.resumed")
 def test_a_gateway_that_comes_back_at_once_goes_on_as_if_it_had_never_been_away(
-    turns: list[Plan], chance: Random, point: int
+    turns: list[RunPlan], chance: Random, point: int
 ) -> None:
     """But for words that were not journalled yet, and work in the background of a task: envelopes
     do not say which run a task is, and calls do only where no two have one id."""
-    straight, broken = Session(), Session()
-    turns = [in_foreground(turn, but=True) for turn in turns]
-    log = World(chance, has_unique_ids=True).carry_out(turns)
+    straight, broken = AdapterSession(), AdapterSession()
+    turns = [move_to_foreground(turn, but=True) for turn in turns]
+    log = RunSimulation(chance, has_unique_ids=True).run_turns(turns)
     for number, heard in enumerate(log):
         if number == point:
-            broken.adapter = Adapter(SESSION, history=broken.envelopes)
+            broken.adapter = EnvelopeAdapter(SESSION, history=broken.envelopes)
         for session in (straight, broken):
-            session.play([heard])
-    assert Counter(outline(broken.envelopes)) == Counter(outline(straight.envelopes))
+            session.handle_events([heard])
+    assert Counter(outline_envelopes(broken.envelopes)) == Counter(
+        outline_envelopes(straight.envelopes)
+    )
 
 
-def in_foreground(plan: Plan, *, but: bool = False) -> Plan:
+def move_to_foreground(plan: RunPlan, *, but: bool = False) -> RunPlan:
     """All of its work, `but` for that of its own run."""
     steps = [
         replace(
             step,
-            work=tuple(
+            calls=tuple(
                 replace(
                     work,
-                    tasks=tuple(map(in_foreground, work.tasks)),
+                    tasks=tuple(map(move_to_foreground, work.tasks)),
                     in_background=but and work.in_background,
                 )
-                for work in step.work
+                for work in step.calls
             ),
         )
         for step in plan.steps
@@ -259,9 +269,9 @@ def in_foreground(plan: Plan, *, but: bool = False) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def outline(envelopes: list[Envelope]) -> list[tuple[str, str, str]]:
+def outline_envelopes(envelopes: list[Envelope]) -> list[tuple[str, str, str]]:
     """What begins and ends, and where."""
-    kinds = (ToolCallStart, ToolCallEnd, Start, Stop, TurnStart, TurnEnd)
+    kinds = (ToolCallStart, ToolCallEnd, SubagentStart, SubagentStop, TurnStart, TurnEnd)
     return [
         (type(e.ev).__name__ + getattr(e.ev, "call", ""), e.turn, e.subagent)
         for e in envelopes

@@ -8,62 +8,67 @@ from unittest.mock import patch
 
 import pytest
 
-from apps.web.tests.adapter.session import SESSION, Session
+from apps.web.tests.adapter.session import SESSION, AdapterSession
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from crabtalk_web.adapter import Adapter, StreamReader, Switchboard, from_feed
+from crabtalk_web.adapter import (
+    ConversationResolver,
+    EnvelopeAdapter,
+    TurnStreamReader,
+    parse_feed_event,
+)
 from crabtalk_web.stream import TurnEnd
 from tests.daemon.served import (
-    Served,
-    becomes,
-    calling,
-    following,
-    served,
-    told,
-    until,
+    InProcessDaemon,
+    collect_events,
+    follow_feed,
+    run_daemon,
+    script_tool_calls,
+    wait_for_event,
+    wait_until,
 )
 
 PAIR = ("crab", "user~bo")
 
 
-class Mirror(Session):
+class FeedSession(AdapterSession):
     """What crab and bo do, as whoever follows the feed sees it."""
 
     def __init__(self) -> None:
-        super().__init__(Adapter(SESSION))
-        self.board = Switchboard()
+        super().__init__(EnvelopeAdapter(SESSION))
+        self.resolver = ConversationResolver()
 
-    def see(self, message: wire.AgentEventMsg) -> None:
-        heard = from_feed(message)
-        if self.board.pair_of(message) == PAIR and heard is not None:
-            self.play([heard])
+    def handle_message(self, message: wire.AgentEventMsg) -> None:
+        heard = parse_feed_event(message)
+        if self.resolver.find_conversation(message) == PAIR and heard is not None:
+            self.handle_events([heard])
 
     @property
-    def ends(self) -> list[str]:
+    def turn_statuses(self) -> list[str]:
         return [e.ev.status for e in self.envelopes if isinstance(e.ev, TurnEnd)]
 
 
 @asynccontextmanager
-async def mirrored(daemon: Served) -> AsyncIterator[tuple[Mirror, Client]]:
+async def follow_daemon(daemon: InProcessDaemon) -> AsyncIterator[tuple[FeedSession, Client]]:
     """And a client to make things happen with."""
-    mirror = Mirror()
-    async with following(daemon, all_kinds=True) as follower, daemon.client() as client:
-        with patch.object(follower, "hear", mirror.see):
+    mirror = FeedSession()
+    async with follow_feed(daemon, all_kinds=True) as follower, daemon.client() as client:
+        with patch.object(follower, "hear", mirror.handle_message):
             yield mirror, client
 
 
 @pytest.mark.req("adapter.daemon")
 async def test_a_turn_with_tools_and_tasks_within_tasks(tmp_path: Path) -> None:
-    inner = calling([("delegate", {"tasks": [{"message": "!say deep"}]})])
+    inner = script_tool_calls([("delegate", {"tasks": [{"message": "!say deep"}]})])
     outer: list[tuple[str, dict[str, Any]]] = [
         ("delegate", {"tasks": [{"agent": "twin", "message": inner}, {"message": "!say flat"}]}),
         ("recall", {"query": "sand"}),
     ]
-    script = "!think hm\n!say Let me see.\n" + calling(outer)
-    async with served(tmp_path, hooks={}) as daemon, mirrored(daemon) as (mirror, client):
+    script = "!think hm\n!say Let me see.\n" + script_tool_calls(outer)
+    async with run_daemon(tmp_path, hooks={}) as daemon, follow_daemon(daemon) as (mirror, client):
         await client.send("crab", script, sender="user~bo")
-        await becomes(lambda: mirror.ends == ["completed"])
-        words = mirror.told
+        await wait_until(lambda: mirror.turn_statuses == ["completed"])
+        words = mirror.summaries
     assert words[:4] == [f"user-text {script}", "turn-start", "thinking hm", "text Let me see."]
     assert words[-2:] == ["text done", "turn-end completed"]
     assert "text[A] done" in words
@@ -79,37 +84,39 @@ async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
     tmp_path: Path,
 ) -> None:
     async with (
-        served(tmp_path, hooks={}) as daemon,
-        mirrored(daemon) as (mirror, client),
+        run_daemon(tmp_path, hooks={}) as daemon,
+        follow_daemon(daemon) as (mirror, client),
         daemon.client() as other,
     ):
         await client.send("crab", "!say me too", sender="user~bo", guest="twin")
-        await becomes(lambda: mirror.ends == ["completed"])
-        assert mirror.told[1:] == [
+        await wait_until(lambda: mirror.turn_statuses == ["completed"])
+        assert mirror.summaries[1:] == [
             "turn-start",
             "start[A] twin",
             "text[A] me too",
             "stop[A]",
             "turn-end completed",
         ]
-        script = calling([("ask_user", {"questions": [{"question": "Q?", "header": "H"}]})])
+        script = script_tool_calls(
+            [("ask_user", {"questions": [{"question": "Q?", "header": "H"}]})]
+        )
         stream = client.stream("crab", script, sender="user~bo")
-        await until(stream, wire.AskUserEvent)
-        await becomes(lambda: len(mirror.adapter.asks) == 1)
-        (ask,) = mirror.adapter.asks
+        await wait_for_event(stream, wire.AskUserEvent)
+        await wait_until(lambda: len(mirror.adapter.pending_asks) == 1)
+        (ask,) = mirror.adapter.pending_asks
         assert (ask.agent, ask.sender) == PAIR
         await other.steer_session("crab", "!say turned", sender="user~bo")
         await other.reply_to_ask(ask.agent, "yes", sender=ask.sender, ask_id=ask.id)
-        await told(stream)
-        await becomes(lambda: len(mirror.ends) == 2)
-        assert "user-text !say turned" in mirror.told
-        assert mirror.adapter.asks == ()
+        await collect_events(stream)
+        await wait_until(lambda: len(mirror.turn_statuses) == 2)
+        assert "user-text !say turned" in mirror.summaries
+        assert mirror.adapter.pending_asks == ()
         stream = client.stream("crab", "!say half\n!hang", sender="user~bo")
-        await until(stream, wire.StreamChunk)
+        await wait_for_event(stream, wire.StreamChunk)
         await other.kill("crab", sender="user~bo")
-        await told(stream)
-        await becomes(lambda: mirror.ends == ["completed", "completed", "cancelled"])
-        assert mirror.told[-2:] == ["text half", "turn-end cancelled"]
+        await collect_events(stream)
+        await wait_until(lambda: mirror.turn_statuses == ["completed", "completed", "cancelled"])
+        assert mirror.summaries[-2:] == ["text half", "turn-end cancelled"]
 
 
 @pytest.mark.req("adapter.daemon")
@@ -117,14 +124,19 @@ async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
 async def test_a_stream_and_the_feed_of_the_same_turn_give_the_same_envelopes(
     tmp_path: Path,
 ) -> None:
-    script = "!think hm\n" + calling([("recall", {"query": "a"}), ("recall", {"query": "b"})])
-    async with served(tmp_path, hooks={}) as daemon, mirrored(daemon) as (mirror, client):
-        own, reader = Session(Adapter(SESSION)), StreamReader("crab", "bo", said=script)
+    script = "!think hm\n" + script_tool_calls(
+        [("recall", {"query": "a"}), ("recall", {"query": "b"})]
+    )
+    async with run_daemon(tmp_path, hooks={}) as daemon, follow_daemon(daemon) as (mirror, client):
+        own, reader = (
+            AdapterSession(EnvelopeAdapter(SESSION)),
+            TurnStreamReader("crab", "bo", said=script),
+        )
         async for event in client.stream("crab", script, sender="user~bo"):
-            if (heard := reader.read(event, 5)) is not None:
-                own.play([heard])
-        await becomes(lambda: mirror.ends == ["completed"])
-    assert own.told == mirror.told
+            if (heard := reader.parse_event(event, 5)) is not None:
+                own.handle_events([heard])
+        await wait_until(lambda: mirror.turn_statuses == ["completed"])
+    assert own.summaries == mirror.summaries
     assert [e.id for e in own.envelopes] == [e.id for e in mirror.envelopes]
 
 
@@ -134,17 +146,17 @@ async def test_work_in_the_background_and_a_compaction_are_told_between_turns(
     tmp_path: Path,
 ) -> None:
     task = {"agent": "twin", "message": "!wait\n!say found it"}
-    script = calling([("delegate", {"tasks": [task], "background": True})])
+    script = script_tool_calls([("delegate", {"tasks": [task], "background": True})])
     async with (
-        served(tmp_path, hooks={}, summary="Of sand. And sea.") as daemon,
-        mirrored(daemon) as (mirror, client),
+        run_daemon(tmp_path, hooks={}, summary="Of sand. And sea.") as daemon,
+        follow_daemon(daemon) as (mirror, client),
     ):
         await client.send("crab", script, sender="user~bo")
-        await becomes(lambda: len(mirror.ends) == 1)
-        assert mirror.told[-3:] == ["text done", "stop[A]", "turn-end completed"]
-        await becomes(lambda: daemon.model.release() == 1)
-        await becomes(lambda: len(mirror.ends) == 2)
-        assert mirror.told[-2].endswith("has finished.\n\nfound it")
+        await wait_until(lambda: len(mirror.turn_statuses) == 1)
+        assert mirror.summaries[-3:] == ["text done", "stop[A]", "turn-end completed"]
+        await wait_until(lambda: daemon.model.release() == 1)
+        await wait_until(lambda: len(mirror.turn_statuses) == 2)
+        assert mirror.summaries[-2].endswith("has finished.\n\nfound it")
         await client.compact("crab", sender="user~bo")
-        await becomes(lambda: len(mirror.ends) == 3)
-        assert mirror.told[-2] == "service **Compacted:** Of sand."
+        await wait_until(lambda: len(mirror.turn_statuses) == 3)
+        assert mirror.summaries[-2] == "service **Compacted:** Of sand."

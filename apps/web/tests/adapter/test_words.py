@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk_web.adapter import words
-from crabtalk_web.adapter.delegation import delegation, outcomes
+from crabtalk_web.adapter.delegation import parse_delegation, parse_outcomes
 from crabtalk_web.adapter.words import (
-    ARGUMENTS,
-    DESCRIPTION,
-    RESULT,
-    TITLE,
-    arguments,
-    code,
-    compat_arguments,
-    compat_name,
-    description,
-    excerpt,
-    said,
-    title,
-    tool_name,
+    MAX_ARGUMENTS,
+    MAX_DESCRIPTION,
+    MAX_RESULT,
+    MAX_TITLE,
+    add_compat_arguments,
+    build_description,
+    build_title,
+    escape_markdown,
+    excerpt_text,
+    format_compat_name,
+    format_inline_code,
+    format_tool_name,
+    parse_arguments,
 )
-from crabtalk_web.stream import Envelope, ToolCallStart, derived_id, encode
+from crabtalk_web.stream import Envelope, ToolCallStart, derive_id, encode_envelope
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ from crabtalk_web.stream import Envelope, ToolCallStart, derived_id, encode
 )
 @pytest.mark.req("adapter.tools.names")
 def test_a_tool_has_a_name_in_lower_case_with_hyphens(name: str, strict: str, compat: str) -> None:
-    assert tool_name(name) == strict
-    assert compat_name(name) == compat
+    assert format_tool_name(name) == strict
+    assert format_compat_name(name) == compat
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,21 @@ def test_a_tool_has_a_name_in_lower_case_with_hyphens(name: str, strict: str, co
 )
 @pytest.mark.req("adapter.tools.titles")
 def test_a_title_says_what_is_done_to_what(name: str, args: dict[str, Any], shown: str) -> None:
-    assert title(name, args) == shown
+    assert build_title(name, args) == shown
 
 
 @pytest.mark.req("adapter.tools.titles")
 def test_a_description_says_more() -> None:
     command = "echo " + "word " * 60
-    assert title("bash", {"command": command}).endswith("…`")
-    assert description("bash", {"command": command}) == f"Run `{command.strip()}`"
+    assert build_title("bash", {"command": command}).endswith("…`")
+    assert build_description("bash", {"command": command}) == f"Run `{command.strip()}`"
     assert (
-        description("get_weather", {"city": "Rome"}) == 'Call `get_weather` with `{"city":"Rome"}`'
+        build_description("get_weather", {"city": "Rome"})
+        == 'Call `get_weather` with `{"city":"Rome"}`'
     )
-    assert description("get_weather", {}) == "Call `get_weather`"
+    assert build_description("get_weather", {}) == "Call `get_weather`"
     asked = {"questions": [{"header": "Sure", "question": "Really?"}]}
-    assert description("ask_user", asked) == "Really?"
+    assert build_description("ask_user", asked) == "Really?"
 
 
 @pytest.mark.req("adapter.tools.titles")
@@ -100,31 +101,33 @@ def test_no_tool_is_too_hostile_to_be_shown(name: str, text: str) -> None:
     args = dict.fromkeys(("command", "path", "name", "query", "questions"), text)
     start = ToolCallStart(
         call="k",
-        name=tool_name(name),
-        title=title(name, args),
-        description=description(name, args),
+        name=format_tool_name(name),
+        title=build_title(name, args),
+        description=build_description(name, args),
         args=args,
     )
-    assert encode(Envelope(id=derived_id(1), time=1, role="agent", turn=derived_id(2), ev=start))
-    assert len(start.title) <= TITLE
-    assert len(start.description) <= DESCRIPTION
-    assert compat_name(name)
-    assert compat_arguments(name, args)
+    assert encode_envelope(
+        Envelope(id=derive_id(1), time=1, role="agent", turn=derive_id(2), ev=start)
+    )
+    assert len(start.title) <= MAX_TITLE
+    assert len(start.description) <= MAX_DESCRIPTION
+    assert format_compat_name(name)
+    assert add_compat_arguments(name, args)
 
 
 @pytest.mark.req("adapter.tools.titles")
 @given(st.text(max_size=100), st.integers(12, 90))
 def test_words_fit_their_room_on_one_line(text: str, room: int) -> None:
-    for shown in (code(text, room), said(text or "x", room)):
+    for shown in (format_inline_code(text, room), escape_markdown(text or "x", room)):
         assert len(shown) <= room
         assert shown.isprintable()
 
 
 @pytest.mark.req("adapter.tools.titles")
 def test_markup_in_what_others_wrote_is_read_as_it_is_written() -> None:
-    assert said("<b>*x*_[y](z)", 80) == r"\<b\>\*x\*\_\[y\](z)"
-    assert "`" not in said("`" * 70, 80)
-    assert code("`" * 500, 80).count("`") == 2
+    assert escape_markdown("<b>*x*_[y](z)", 80) == r"\<b\>\*x\*\_\[y\](z)"
+    assert "`" not in escape_markdown("`" * 70, 80)
+    assert format_inline_code("`" * 500, 80).count("`") == 2
 
 
 # ── Arguments ───────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +149,7 @@ def test_markup_in_what_others_wrote_is_read_as_it_is_written() -> None:
 )
 @pytest.mark.req("adapter.tools.arguments")
 def test_arguments_are_an_object_whatever_the_model_wrote(text: str, parsed: object) -> None:
-    assert arguments(text) == parsed
+    assert parse_arguments(text) == parsed
 
 
 @pytest.mark.req("adapter.tools.arguments")
@@ -161,8 +164,8 @@ def test_arguments_are_an_object_whatever_the_model_wrote(text: str, parsed: obj
     ],
 )
 def test_arguments_of_a_megabyte_are_cut_to_what_travels(text: str) -> None:
-    short = arguments(text)
-    assert len(json.dumps(short, ensure_ascii=False).encode()) <= ARGUMENTS + 100
+    short = parse_arguments(text)
+    assert len(json.dumps(short, ensure_ascii=False).encode()) <= MAX_ARGUMENTS + 100
     if "path" in text[:10]:
         assert short["path"] == "a.py"
 
@@ -170,7 +173,7 @@ def test_arguments_of_a_megabyte_are_cut_to_what_travels(text: str) -> None:
 @pytest.mark.req("adapter.tools.result")
 @given(st.text(max_size=300), st.integers(100, 300))
 def test_an_excerpt_has_the_beginning_and_the_end_in_so_many_bytes(text: str, most: int) -> None:
-    short = excerpt(text, most)
+    short = excerpt_text(text, most)
     assert len(short.encode()) <= most
     if len(text.encode()) <= most:
         assert short == text
@@ -181,18 +184,18 @@ def test_an_excerpt_has_the_beginning_and_the_end_in_so_many_bytes(text: str, mo
 
 
 def test_an_excerpt_of_a_result_is_whole_up_to_its_bound() -> None:
-    assert excerpt("x" * RESULT, RESULT) == "x" * RESULT
-    assert len(excerpt("x" * (RESULT + 1), RESULT)) <= RESULT
+    assert excerpt_text("x" * MAX_RESULT, MAX_RESULT) == "x" * MAX_RESULT
+    assert len(excerpt_text("x" * (MAX_RESULT + 1), MAX_RESULT)) <= MAX_RESULT
 
 
 @pytest.mark.req("adapter.compat")
 def test_readers_that_draw_tools_by_their_names_find_the_keys_they_look_for() -> None:
-    assert compat_arguments("read", {"path": "/a"}) == {"path": "/a", "file_path": "/a"}
-    assert compat_arguments("bash", {"command": "ls"}) == {"command": "ls"}
+    assert add_compat_arguments("read", {"path": "/a"}) == {"path": "/a", "file_path": "/a"}
+    assert add_compat_arguments("bash", {"command": "ls"}) == {"command": "ls"}
     asked = {
         "questions": [{"question": "Q", "options": ["a", {"label": "b"}], "multi_select": True}]
     }
-    assert compat_arguments("ask_user", asked) == {
+    assert add_compat_arguments("ask_user", asked) == {
         "questions": [
             {
                 "question": "Q",
@@ -214,12 +217,12 @@ def test_readers_that_draw_tools_by_their_names_find_the_keys_they_look_for() ->
      json.dumps({"tasks": [{"message": "x"}] * 65})],
 )  # fmt: skip
 def test_a_call_whose_tasks_cannot_be_made_out_is_a_call_like_any_other(text: str) -> None:
-    assert delegation("delegate", text) is None
-    assert delegation("bash", '{"tasks": [{"message": "x"}]}') is None
+    assert parse_delegation("delegate", text) is None
+    assert parse_delegation("bash", '{"tasks": [{"message": "x"}]}') is None
 
 
 @pytest.mark.req("adapter.delegation")
 @pytest.mark.parametrize("text", ["", "[]", "boom", '[{"agent": "a", "task_id": "t"}]', "[" * 9999])
 def test_an_output_that_says_nothing_of_tasks_is_what_each_came_to(text: str) -> None:
-    (outcome,) = outcomes(text, 1)
+    (outcome,) = parse_outcomes(text, 1)
     assert (outcome.result, outcome.error) == (text, None)

@@ -8,118 +8,120 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from crabtalk_web.adapter import Heard
+from crabtalk_web.adapter import ReceivedEvent
 from crabtalk_web.adapter.happenings import (
-    AnyHappening,
-    Asked,
-    Began,
-    Call,
-    Called,
-    Ended,
-    Option,
-    Parent,
-    Piece,
-    Question,
-    Reason,
-    Returned,
-    SegmentOver,
-    Steered,
-    StepOver,
-    Used,
+    AgentQuestion,
+    AnswerOption,
+    AnyRunEvent,
+    EndReason,
+    ParentCall,
+    QuestionsAsked,
+    RunBegan,
+    RunEnded,
+    RunSteered,
+    SegmentEnded,
+    StepEnded,
+    TextPiece,
+    TokensUsed,
+    ToolCallRequest,
+    ToolReturned,
+    ToolsCalled,
 )
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedCall:
     """A call: of a tool, a question, or tasks."""
 
     name: str = "bash"
-    tasks: tuple["Plan", ...] = ()
+    tasks: tuple["RunPlan", ...] = ()
     in_background: bool = False
 
 
 @dataclass(frozen=True)
-class Step:
-    pieces: tuple[Piece, ...] = ()
-    work: tuple[Work, ...] = ()
+class PlannedStep:
+    pieces: tuple[TextPiece, ...] = ()
+    calls: tuple[PlannedCall, ...] = ()
     steer: str = ""
-    usage: Used | None = None
+    usage: TokensUsed | None = None
 
 
 @dataclass(frozen=True)
-class Plan:
-    steps: tuple[Step, ...]
-    end: Ended
+class RunPlan:
+    steps: tuple[PlannedStep, ...]
+    end: RunEnded
     guest: str = ""
 
 
 TEXTS = st.text(alphabet="ab \n`~#*", max_size=30).filter(bool)
-PIECES = st.builds(Piece, TEXTS, st.booleans())
+PIECES = st.builds(TextPiece, TEXTS, st.booleans())
 ENDS = st.sampled_from(
     [
-        *[Ended(Reason.COMPLETED)] * 4,
-        Ended(Reason.CANCELLED),
-        Ended(Reason.ERROR, "the model is gone"),
-        Ended(Reason.MAX_ITERATIONS),
-        Ended(Reason.NO_ACTION),
-        Ended(Reason.UNKNOWN),
+        *[RunEnded(EndReason.COMPLETED)] * 4,
+        RunEnded(EndReason.CANCELLED),
+        RunEnded(EndReason.ERROR, "the model is gone"),
+        RunEnded(EndReason.MAX_ITERATIONS),
+        RunEnded(EndReason.NO_ACTION),
+        RunEnded(EndReason.UNKNOWN),
     ]
 )
 TOOLS = st.sampled_from(["bash", "read", "ask_user", "github__list", "", "Ünïcode ```\n", "x" * 99])
-USAGE = st.none() | st.builds(Used, st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
+USAGE = st.none() | st.builds(TokensUsed, st.integers(0, 9), st.integers(0, 9), st.integers(0, 20))
 
 
-def plans(depth: int) -> st.SearchStrategy[Plan]:
-    work = st.builds(Work, TOOLS)
+def build_plans(depth: int) -> st.SearchStrategy[RunPlan]:
+    work = st.builds(PlannedCall, TOOLS)
     if depth:
-        tasks = st.lists(st.deferred(lambda: plans(depth - 1)), min_size=1, max_size=2).map(tuple)
-        work = work | st.builds(Work, st.just("delegate"), tasks, st.booleans())
+        tasks = st.lists(st.deferred(lambda: build_plans(depth - 1)), min_size=1, max_size=2).map(
+            tuple
+        )
+        work = work | st.builds(PlannedCall, st.just("delegate"), tasks, st.booleans())
     step = st.builds(
-        Step,
+        PlannedStep,
         st.lists(PIECES, max_size=3).map(tuple),
         st.lists(work, max_size=2).map(tuple),
         st.sampled_from(["", "", "", "turn left"]),
         USAGE,
     )
-    return st.builds(Plan, st.lists(step, max_size=2).map(tuple), ENDS)
+    return st.builds(RunPlan, st.lists(step, max_size=2).map(tuple), ENDS)
 
 
 GUESTS = st.builds(
-    Plan,
-    st.lists(st.builds(Step, st.lists(PIECES, min_size=1, max_size=3).map(tuple)), max_size=1).map(
-        tuple
-    ),
+    RunPlan,
+    st.lists(
+        st.builds(PlannedStep, st.lists(PIECES, min_size=1, max_size=3).map(tuple)), max_size=1
+    ).map(tuple),
     ENDS,
     st.sampled_from(["twin", "Ünï\n**x**"]),
 )
-TURNS = st.lists(plans(3) | GUESTS, min_size=1, max_size=2)
+TURNS = st.lists(build_plans(3) | GUESTS, min_size=1, max_size=2)
 
 
 @dataclass(eq=False)
-class Running:
+class SimulatedRun:
     run: str
-    plan: Plan
-    parent: Parent | None
-    program: Iterator[AnyHappening | None]
+    plan: RunPlan
+    parent: ParentCall | None
+    events: Iterator[AnyRunEvent | None]
     is_detached: bool = False
     is_over: bool = False
-    children: list["Running"] = field(default_factory=list)
+    children: list["SimulatedRun"] = field(default_factory=list)
 
 
-class World:
+class RunSimulation:
     """Carries turns out one after the other; what they delegate goes on beside them."""
 
     def __init__(
         self, chance: Random, *, kill_at: int | None = None, has_unique_ids: bool = False
     ) -> None:
-        self.log: list[Heard] = []
+        self.log: list[ReceivedEvent] = []
         self._chance = chance
         self._kill_at = kill_at
         self._has_unique_ids = has_unique_ids
-        self._running: list[Running] = []
+        self._running: list[SimulatedRun] = []
         self._count = 0
 
-    def carry_out(self, turns: list[Plan]) -> list[Heard]:
+    def run_turns(self, turns: list[RunPlan]) -> list[ReceivedEvent]:
         for plan in turns:
             root = self._start(plan, None)
             while not root.is_over:
@@ -132,25 +134,25 @@ class World:
             self._advance()
         return self.log
 
-    def _start(self, plan: Plan, parent: Parent | None) -> Running:
+    def _start(self, plan: RunPlan, parent: ParentCall | None) -> SimulatedRun:
         self._count += 1
         run = f"run-{self._count}"
-        running = Running(run, plan, parent, iter(()))
-        running.program = self._program(running)
+        running = SimulatedRun(run, plan, parent, iter(()))
+        running.events = self._generate_run(running)
         self._running.append(running)
         return running
 
     def _advance(self) -> None:
         running = self._chance.choice(self._running)
-        what = next(running.program, None)
+        what = next(running.events, None)
         if what is not None:
-            self._tell(running, what)
+            self._emit(running, what)
 
-    def _tell(self, running: Running, what: AnyHappening) -> None:
+    def _emit(self, running: SimulatedRun, what: AnyRunEvent) -> None:
         self.log.append(
-            Heard(
+            ReceivedEvent(
                 run=running.run,
-                what=what,
+                event=what,
                 # Clocks stand still and go back.
                 at=1000 + self._chance.randrange(-3, 3) + len(self.log),
                 parent=running.parent,
@@ -159,11 +161,11 @@ class World:
                 sender="user",
             )
         )
-        if isinstance(what, Ended):
+        if isinstance(what, RunEnded):
             running.is_over = True
             self._running.remove(running)
 
-    def _kill(self, root: Running) -> None:
+    def _kill(self, root: SimulatedRun) -> None:
         """All that came of it, and does not go on by itself, stops at its next breath."""
         stopped = [root]
         for running in stopped:
@@ -171,70 +173,75 @@ class World:
         # Who is told first differs.
         self._chance.shuffle(stopped)
         for running in stopped:
-            self._tell(running, Ended(Reason.CANCELLED))
+            self._emit(running, RunEnded(EndReason.CANCELLED))
 
-    def _program(self, me: Running) -> Iterator[AnyHappening | None]:
-        yield Began(f"say {me.run}" if me.parent is None else "")
+    def _generate_run(self, me: SimulatedRun) -> Iterator[AnyRunEvent | None]:
+        yield RunBegan(f"say {me.run}" if me.parent is None else "")
         for number, step in enumerate(me.plan.steps):
             if step.steer and me.parent is None:
-                yield Steered(step.steer)
-            yield from self._speech(step)
-            if step.work:
-                yield from self._work(me, step, number)
+                yield RunSteered(step.steer)
+            yield from self._generate_text(step)
+            if step.calls:
+                yield from self._generate_calls(me, step, number)
             if step.usage is not None:
                 yield step.usage
         yield me.plan.end
 
-    def _speech(self, step: Step) -> Iterator[AnyHappening]:
-        before: Piece | None = None
+    def _generate_text(self, step: PlannedStep) -> Iterator[AnyRunEvent]:
+        before: TextPiece | None = None
         for piece in step.pieces:
             if before is not None and before.thinking != piece.thinking:
-                yield SegmentOver()
+                yield SegmentEnded()
             yield piece
             before = piece
         if before is not None:
-            yield SegmentOver()
+            yield SegmentEnded()
 
-    def _work(self, me: Running, step: Step, number: int) -> Iterator[AnyHappening | None]:
+    def _generate_calls(
+        self, me: SimulatedRun, step: PlannedStep, number: int
+    ) -> Iterator[AnyRunEvent | None]:
         # Some models number their calls anew in every step.
         of = f"{me.run}_{number}_" if self._has_unique_ids else ""
-        ids = [f"call_{of}{place}" for place in range(len(step.work))]
-        yield Called(
-            tuple(Call(key, w.name, arguments(w)) for key, w in zip(ids, step.work, strict=True))
+        ids = [f"call_{of}{place}" for place in range(len(step.calls))]
+        yield ToolsCalled(
+            tuple(
+                ToolCallRequest(key, w.name, build_arguments(w))
+                for key, w in zip(ids, step.calls, strict=True)
+            )
         )
-        if any(work.name == "ask_user" for work in step.work) or self._chance.random() < 0.1:
-            options = (Option("Yes"), Option("No"))
-            yield Asked(f"{me.run}-{number}", (Question("Really?", "Sure", options),))
-        started: dict[str, list[Running]] = {}
-        for key, work in zip(ids, step.work, strict=True):
+        if any(work.name == "ask_user" for work in step.calls) or self._chance.random() < 0.1:
+            options = (AnswerOption("Yes"), AnswerOption("No"))
+            yield QuestionsAsked(f"{me.run}-{number}", (AgentQuestion("Really?", "Sure", options),))
+        started: dict[str, list[SimulatedRun]] = {}
+        for key, work in zip(ids, step.calls, strict=True):
             started[key] = [
-                self._start(plan, Parent(me.run, key, place))
+                self._start(plan, ParentCall(me.run, key, place))
                 for place, plan in enumerate(work.tasks)
             ]
             for child in started[key]:
                 child.is_detached = work.in_background
             me.children += started[key]
-        left = dict(zip(ids, step.work, strict=True))
+        left = dict(zip(ids, step.calls, strict=True))
         while left:
             key = self._chance.choice(list(left))
             work, children = left[key], started[key]
             if work.in_background or all(child.is_over for child in children):
                 del left[key]
                 failed = not work.tasks and self._chance.random() < 0.2
-                yield Returned(key, output(work), failed)
+                yield ToolReturned(key, build_output(work), failed)
             else:
                 yield None
-        yield StepOver()
+        yield StepEnded()
 
 
-def arguments(work: Work) -> str:
+def build_arguments(work: PlannedCall) -> str:
     if not work.tasks:
         return '{"command": "ls"}'
     tasks = [{"message": f"do\nit {place}"} for place in range(len(work.tasks))]
     return json.dumps({"tasks": tasks, "background": work.in_background})
 
 
-def output(work: Work) -> str:
+def build_output(work: PlannedCall) -> str:
     if not work.tasks:
         return "done"
     key = "task_id" if work.in_background else "result"

@@ -25,7 +25,7 @@ from playwright.async_api import (
 )
 
 # The shell first: the same engine, and a page in it costs two thirds of the time.
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 MISSING = (
     "needs Chromium: install Debian's package with `apt-get install chromium`, or name one in"
     " CRABTALK_CHROMIUM"
@@ -44,17 +44,17 @@ BLOCKED = "Service Worker registration blocked by Playwright"
 WIDTHS = {360: 740, 768: 1024, 1440: 900}
 
 
-def find() -> Path | None:
+def find_chromium() -> Path | None:
     named = os.environ.get("CRABTALK_CHROMIUM")
     if named:
         return Path(named)
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    found = next(filter(None, map(shutil.which, EXECUTABLES)), None)
     return Path(found) if found else None
 
 
-def need() -> Path:
+def require_chromium() -> Path:
     """Skips, or fails where nothing may be skipped."""
-    found = find()
+    found = find_chromium()
     if found is not None:
         return found
     if os.environ.get("CI"):
@@ -63,7 +63,7 @@ def need() -> Path:
 
 
 @asynccontextmanager
-async def launched(path: Path, *options: str) -> AsyncIterator[Browser]:
+async def launch_browser(path: Path, *options: str) -> AsyncIterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     # The sandbox of a browser does not work for root; what it loads here is ours.
     is_root = os.geteuid() == 0
@@ -78,27 +78,27 @@ async def launched(path: Path, *options: str) -> AsyncIterator[Browser]:
 
 
 @dataclass
-class Watch:
+class BrowserWatch:
     """What a browser did that nobody wants: complaints, and requests to anybody but the relay."""
 
     origins: set[str]
     faults: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)  # addresses, and where they were asked from
+    requested: list[str] = field(default_factory=list)  # addresses, and where they were asked from
     _expected: list[str] = field(default_factory=list)
 
-    def follow(self, context: BrowserContext) -> None:
+    def watch_context(self, context: BrowserContext) -> None:
         context.on("console", self._console)
         context.on("weberror", self._error)
         context.on("request", self._request)
 
-    def expect(self, *parts: str) -> None:
+    def allow_faults(self, *parts: str) -> None:
         """Complaints with any of these in them are what a test is about."""
         self._expected += parts
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """What was before is somebody else's."""
         self.faults.clear()
-        self.asked.clear()
+        self.requested.clear()
         self._expected.clear()
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class Watch:
         self.faults.append(f"page error: {error.error.message} ({' '.join(where)})")
 
     def _request(self, request: Request) -> None:
-        self.asked += [urldefrag(request.url).url, request.headers.get("referer", "")]
+        self.requested += [urldefrag(request.url).url, request.headers.get("referer", "")]
         parts = urlsplit(request.url)
         if parts.scheme in ("data", "blob"):
             return
@@ -124,14 +124,14 @@ class Watch:
 
 
 @asynccontextmanager
-async def visiting(
+async def open_browser_page(
     browser: Browser,
     url: str,
     *,
     width: int = 1440,
     theme: str = "light",
     keeps: bool = False,
-) -> AsyncIterator[tuple[Page, Watch]]:
+) -> AsyncIterator[tuple[Page, BrowserWatch]]:
     """A page of a browser that has never been anywhere. Unless it `keeps` pages for a time without
     a network, it loads all of their files once and not twice."""
     context = await browser.new_context(
@@ -143,8 +143,8 @@ async def visiting(
         service_workers="allow" if keeps else "block",
     )
     context.set_default_timeout(PATIENCE_MS)
-    watch = Watch({url})
-    watch.follow(context)
+    watch = BrowserWatch({url})
+    watch.watch_context(context)
     await context.add_init_script(REPORTS)
     try:
         yield await context.new_page(), watch

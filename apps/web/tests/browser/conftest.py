@@ -6,29 +6,34 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from apps.web.stage import Stage, keep_much, perform, stage
-from apps.web.tests.gateway.phone import Phone, phone
-from apps.web.tests.gateway.world import let_in
+from apps.web.stage import DevServer, create_long_session, have_conversations, run_dev_server
+from apps.web.tests.gateway.phone import DeviceClient, open_device
+from apps.web.tests.gateway.world import pair_with_device
 
-from .scene import NAMES, Home, scene
+from .scene import NAMES, SharedPage, set_up_page
 
 EVENTS = 1400
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def home(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Home]:
+async def home(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SharedPage]:
     path = tmp_path_factory.mktemp("home")
-    async with scene(browser, path, *NAMES, enters=False, events=EVENTS) as made:
-        yield Home(made)
+    async with set_up_page(browser, path, *NAMES, enters=False, events=EVENTS) as made:
+        yield SharedPage(made)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def performance(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Stage, Phone]]:
+) -> AsyncIterator[tuple[DevServer, DeviceClient]]:
     """All that can be seen, and the device that has seen it."""
-    async with stage(tmp_path_factory.mktemp("stage")) as on, phone(on.url) as device:
-        await on.start_gateway(await let_in(device, on.url))
-        await perform(on, device)
-        await keep_much(device, 1000)
+    async with (
+        run_dev_server(tmp_path_factory.mktemp("stage")) as on,
+        open_device(on.url) as device,
+    ):
+        await on.start_gateway(await pair_with_device(device, on.url))
+        await have_conversations(on, device)
+        await create_long_session(device, 1000)
         yield on, device

@@ -9,50 +9,58 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.model_server import Call, Directive, ModelServer, Request, Say, Script, Status
+from tests.model_server import (
+    CallDirective,
+    ChatRequest,
+    Directive,
+    ModelServer,
+    SayDirective,
+    Script,
+    StatusDirective,
+)
 
-Steps = tuple[Script, ...]
+DialogueSteps = tuple[Script, ...]
 
 
 @dataclass(eq=False)
-class Actor(ModelServer):
+class DialogueModel(ModelServer):
     """A model that knows plays besides scripts."""
 
-    plays: dict[str, Steps] = field(default_factory=dict)
+    dialogues: dict[str, DialogueSteps] = field(default_factory=dict)
 
-    def script(self, request: Request) -> Script:
+    def script(self, request: ChatRequest) -> Script:
         used = 0
         for message in reversed(request.messages):
             used += bool(message.role == "assistant" and message.tool_calls)
             if message.role == "user" and not message.has_images:
-                known = max((w for w in self.plays if w in message.text), key=len, default="")
-                if known and used < len(self.plays[known]):
-                    return self.plays[known][used]
+                known = max((w for w in self.dialogues if w in message.text), key=len, default="")
+                if known and used < len(self.dialogues[known]):
+                    return self.dialogues[known][used]
                 break
         return super().script(request)
 
 
-def say(text: str) -> Say:
-    return Say(pieces(text))
+def say_text(text: str) -> SayDirective:
+    return SayDirective(split_words(text))
 
 
-def think(text: str) -> Say:
-    return Say(pieces(text), "reasoning_content")
+def think_text(text: str) -> SayDirective:
+    return SayDirective(split_words(text), "reasoning_content")
 
 
-def slowly(text: str) -> Script:
+def say_slowly(text: str) -> Script:
     """With a pause after each word, which whoever runs the stage ends."""
     script: list[Directive] = []
-    for piece in pieces(text):
-        script += [Say((piece,)), "wait"]
+    for piece in split_words(text):
+        script += [SayDirective((piece,)), "wait"]
     return tuple(script)
 
 
-def call(name: str, **arguments: Any) -> Call:
-    return Call(name, json.dumps(arguments))
+def call_tool(name: str, **arguments: Any) -> CallDirective:
+    return CallDirective(name, json.dumps(arguments))
 
 
-def pieces(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\S+\s*|\s+", text))
 
 
@@ -126,37 +134,48 @@ SURVEYED = """Nobody reads these:
 
 Everything in *billing* is read."""
 
-PLAYS: dict[str, Steps] = {
+DIALOGUES: dict[str, DialogueSteps] = {
     WHERE: (
         (
-            think("They ask about retries. The word is in few files; look there first."),
-            say("Let me look."),
-            call("bash", command="grep -rn 'sleep\\|retry' --include=*.py ."),
+            think_text("They ask about retries. The word is in few files; look there first."),
+            say_text("Let me look."),
+            call_tool("bash", command="grep -rn 'sleep\\|retry' --include=*.py ."),
         ),
-        (say(FOUND),),
+        (say_text(FOUND),),
     ),
     LONGER: (
-        (call("read", path="retry.py"),),
+        (call_tool("read", path="retry.py"),),
         (
-            call("edit", path="retry.py", old_string=OLD, new_string=NEW),
-            call(
+            call_tool("edit", path="retry.py", old_string=OLD, new_string=NEW),
+            call_tool(
                 "edit",
                 path="retry.py",
                 old_string="WAIT = 0.5\n",
                 new_string="WAIT = 0.5\nLONGEST = 8.0\n",
             ),
         ),
-        (call("bash", command="echo 'E   assert 0.5 == 1.0'; echo '1 failed, 11 passed'; exit 1"),),
-        (say("One test counted half seconds. I mend it."), call("bash", command="echo 12 passed")),
-        (say(DONE),),
+        (
+            call_tool(
+                "bash", command="echo 'E   assert 0.5 == 1.0'; echo '1 failed, 11 passed'; exit 1"
+            ),
+        ),
+        (
+            say_text("One test counted half seconds. I mend it."),
+            call_tool("bash", command="echo 12 passed"),
+        ),
+        (say_text(DONE),),
     ),
     OPINION: (
-        (say("Sound. I would add a little **jitter**: `random.uniform(0.5, 1.0)` is enough."),),
+        (
+            say_text(
+                "Sound. I would add a little **jitter**: `random.uniform(0.5, 1.0)` is enough."
+            ),
+        ),
     ),
     SURVEY: (
         (
-            say("I have three colleagues look at one service each."),
-            call(
+            say_text("I have three colleagues look at one service each."),
+            call_tool(
                 "delegate",
                 tasks=[
                     {"message": "Which settings of mail does nobody read?", "agent": "owl"},
@@ -165,31 +184,31 @@ PLAYS: dict[str, Steps] = {
                 ],
             ),
         ),
-        (say(SURVEYED),),
+        (say_text(SURVEYED),),
     ),
     "Which settings of mail does nobody read?": (
-        (call("bash", command="printf 'MAIL_BATCH  0 uses\\nMAIL_FROM   3 uses\\n'"),),
-        (say("`MAIL_BATCH` is read nowhere."),),
+        (call_tool("bash", command="printf 'MAIL_BATCH  0 uses\\nMAIL_FROM   3 uses\\n'"),),
+        (say_text("`MAIL_BATCH` is read nowhere."),),
     ),
     "Which settings of search does nobody read?": (
         (
-            call(
+            call_tool(
                 "delegate",
                 tasks=[{"message": "When was SHARD_HINT last read?", "agent": "owl"}],
             ),
         ),
-        (say("`SHARD_HINT`, since the index was changed."),),
+        (say_text("`SHARD_HINT`, since the index was changed."),),
     ),
-    "When was SHARD_HINT last read?": ((say("In March, by the old index."),),),
-    "Which settings of billing does nobody read?": ((say("All of them are read."),),),
+    "When was SHARD_HINT last read?": ((say_text("In March, by the old index."),),),
+    "Which settings of billing does nobody read?": ((say_text("All of them are read."),),),
     LOGS: (
         (
-            think("Seven files. Count the pages first, then have each night looked at."),
-            say("Seven nights, I begin with the worst two."),
-            call("bash", command="printf 'mon 0\\ntue 4\\nwed 1\\nthu 9\\n'"),
+            think_text("Seven files. Count the pages first, then have each night looked at."),
+            say_text("Seven nights, I begin with the worst two."),
+            call_tool("bash", command="printf 'mon 0\\ntue 4\\nwed 1\\nthu 9\\n'"),
         ),
         (
-            call(
+            call_tool(
                 "delegate",
                 tasks=[
                     {"message": "What happened on Tuesday night?", "agent": "owl"},
@@ -200,18 +219,18 @@ PLAYS: dict[str, Steps] = {
     ),
     "What happened on Tuesday night?": (
         (
-            say("Four pages, all from the mail queue."),
-            call("bash", command="sleep 86400", timeout=3600),
+            say_text("Four pages, all from the mail queue."),
+            call_tool("bash", command="sleep 86400", timeout=3600),
         ),
     ),
     "What happened on Thursday night?": (
-        (call("bash", command="printf '03:12 disk full\\n03:14 mail: no space\\n'"),),
-        (say("The disk was full from 03:12 on."),),
+        (call_tool("bash", command="printf '03:12 disk full\\n03:14 mail: no space\\n'"),),
+        (say_text("The disk was full from 03:12 on."),),
     ),
     DEPLOY: (
         (
-            say("Two things before I do."),
-            call(
+            say_text("Two things before I do."),
+            call_tool(
                 "ask_user",
                 questions=[
                     {
@@ -231,19 +250,24 @@ PLAYS: dict[str, Steps] = {
                 ],
             ),
         ),
-        (say("It is on the staging machine."),),
+        (say_text("It is on the staging machine."),),
     ),
     PICTURE: (
-        (call("bash", command="echo 'sketch.png: 960 x 540'"),),
-        (call("send_file", path="header.png"),),
-        (say("`header.png` is 480 pixels wide and a third of the size."),),
+        (call_tool("bash", command="echo 'sketch.png: 960 x 540'"),),
+        (call_tool("send_file", path="header.png"),),
+        (say_text("`header.png` is 480 pixels wide and a third of the size."),),
     ),
-    BROKEN: ((Status(400, "the prompt is 1,204,331 tokens long, this model takes 200,000"),),),
+    BROKEN: (
+        (StatusDirective(400, "the prompt is 1,204,331 tokens long, this model takes 200,000"),),
+    ),
     STOPPED: (
-        (say("I start with the oldest."), call("bash", command="sleep 86400", timeout=3600)),
+        (
+            say_text("I start with the oldest."),
+            call_tool("bash", command="sleep 86400", timeout=3600),
+        ),
     ),
     FREE: (
-        slowly(
+        say_slowly(
             "I read and write files in this folder, run commands, ask colleagues, and ask **you** "
             "when I should not decide alone.\n\n"
             "```python\nprint('for example')\n```\n\n"

@@ -9,11 +9,11 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from apps.web.stage import PAGE
-from apps.web.tests.gateway.asking_daemon import AskingWorld, approval, asking_world
+from apps.web.tests.gateway.asking_daemon import ApprovalWorld, make_approval, open_approval_world
 from crabtalk.protocol import wire
 from crabtalk_web.sealing import to_backup_text
 
-from .visitor import Visitor, visitor
+from .visitor import BrowserUser, open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,27 +28,27 @@ ALWAYS = "python with any arguments, in this conversation's directory"
 
 
 @asynccontextmanager
-async def at_the_page(
+async def open_approval_page(
     browser: Browser, path: Path, *, width: int = 1440, theme: str = "light"
-) -> AsyncIterator[tuple[AskingWorld, Visitor]]:
+) -> AsyncIterator[tuple[ApprovalWorld, BrowserUser]]:
     """Somebody in the conversation with crab."""
     async with (
-        asking_world(path, static=PAGE) as w,
-        visitor(browser, w.relay.url, width=width, theme=theme) as person,
+        open_approval_world(path, static=PAGE) as w,
+        open_browser_user(browser, w.relay.url, width=width, theme=theme) as person,
     ):
         await person.open("/")
-        await person.restore(to_backup_text(w.phone.secret.secret))
-        await person.enter("crab")
+        await person.restore_account(to_backup_text(w.phone.secret.secret))
+        await person.open_conversation("crab")
         yield w, person
 
 
 @pytest.mark.req("page.approval.literal")
 @pytest.mark.req("page.approval.receipt")
 async def test_a_call_is_read_as_it_is_allowed_and_kept(browser: Browser, tmp_path: Path) -> None:
-    async with at_the_page(browser, tmp_path) as (w, person):
-        w.daemon.begin("r1")
-        request = approval(COMMAND, env={"PYTHONPATH": "__lib__"}, always=ALWAYS)
-        w.daemon.ask("r1", "a1", request)
+    async with open_approval_page(browser, tmp_path) as (w, person):
+        w.daemon.begin_run("r1")
+        request = make_approval(COMMAND, env={"PYTHONPATH": "__lib__"}, always=ALWAYS)
+        w.daemon.ask_approval("r1", "a1", request)
         asked = person.page.get_by_role("region", name="Permission to call bash")
         await expect(asked).to_be_visible()
         box = asked.get_by_role("region", name="The whole call, 4 lines")
@@ -57,41 +57,41 @@ async def test_a_call_is_read_as_it_is_allowed_and_kept(browser: Browser, tmp_pa
         await expect(asked).to_contain_text("/w")
         await expect(asked).to_contain_text("mode ask")
         await expect(asked).to_contain_text(f"From now on allows: {ALWAYS}")
-        assert await person.faults() == []
+        assert await person.find_faults() == []
         # Focus is where it was: who writes goes on writing, and sends no answer by it.
-        await person.message.press("Enter")
-        await person.say("Allow")
-        await person.sees("a call waits for your answer above")
+        await person.message_box.press("Enter")
+        await person.send_text("Allow")
+        await person.wait_for_text("a call waits for your answer above")
         assert w.daemon.replies == []
         await asked.get_by_role("button", name="Always").click()
-        reply = await w.daemon.replied()
+        reply = await w.daemon.wait_for_reply()
         assert json.loads(reply.content) == {COMMAND: "Always"}
         await expect(asked).to_have_count(0)
-        w.daemon.finish("r1")
-        card = person.tool("Approve bash")
+        w.daemon.finish_run("r1")
+        card = person.tool_card("Approve bash")
         await expect(card.locator(".tool-note")).to_have_text(f"Always allowed: {ALWAYS}")
-        await person.unfold(card)
+        await person.expand(card)
         assert await card.locator(".literal").evaluate("(one) => one.innerText") == COMMAND
-        assert await person.faults() == []
+        assert await person.find_faults() == []
 
 
 @pytest.mark.req("gateway.approval.owner")
 @pytest.mark.req("page.approval.stranger")
 async def test_a_strangers_call_needs_the_owners_answer(browser: Browser, tmp_path: Path) -> None:
-    async with at_the_page(browser, tmp_path, width=360) as (w, person):
+    async with open_approval_page(browser, tmp_path, width=360) as (w, person):
         await person.open_list()
-        request = approval(COMMAND, requested_by="tg:666", for_owner=True)
-        w.daemon.ask("s1", "a9", request, sender="tg:666")
+        request = make_approval(COMMAND, requested_by="tg:666", for_owner=True)
+        w.daemon.ask_approval("s1", "a9", request, sender="tg:666")
         waiting = person.page.get_by_role("region", name="Needs your answer")
         words = "crab asks for permission to call bash, for tg:666"
-        assert await person.faults() == []
+        assert await person.find_faults() == []
         await waiting.get_by_role("link", name=words).click()
         asked = person.page.get_by_role("region", name="Permission to call bash")
         await expect(asked).to_contain_text("Asked for by tg:666, who is not you.")
         await asked.get_by_role("button", name="Deny").click()
-        reply = await w.daemon.replied()
+        reply = await w.daemon.wait_for_reply()
         assert (reply.sender, reply.ask_id, reply.as_owner) == ("tg:666", "a9", True)
-        card = person.tool("Approve bash for tg:666")
+        card = person.tool_card("Approve bash for tg:666")
         await expect(card.locator(".tool-note")).to_have_text("Denied")
         await person.open_list()
         await expect(waiting).to_have_count(0)
@@ -101,23 +101,23 @@ async def test_a_strangers_call_needs_the_owners_answer(browser: Browser, tmp_pa
 async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with at_the_page(browser, tmp_path) as (w, person):
+    async with open_approval_page(browser, tmp_path) as (w, person):
         for number in range(3):
-            request = approval(
+            request = make_approval(
                 f"{number}" + "x" * 120_000,
                 tool=f"tool{number}",
                 digest=f"d{number}",
                 requested_by="tg:666",
                 for_owner=True,
             )
-            w.daemon.ask(f"s{number}", f"a{number}", request, sender="tg:666")
+            w.daemon.ask_approval(f"s{number}", f"a{number}", request, sender="tg:666")
         last = person.page.get_by_role("region", name="Permission to call tool2")
         await expect(last).to_contain_text("too large to be shown here as a whole")
         first = person.page.get_by_role("region", name="Permission to call tool0")
         await first.get_by_role("button", name="Deny").click()
-        await w.daemon.replied()
+        await w.daemon.wait_for_reply()
         await last.get_by_role("button", name="Allow").click()
-        reply = await w.daemon.replied(2)
+        reply = await w.daemon.wait_for_reply(2)
         assert (reply.ask_id, reply.as_owner) == ("a2", True)
 
 
@@ -125,13 +125,13 @@ async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
 async def test_the_mode_is_chosen_by_keyboard_and_follows_others(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with at_the_page(browser, tmp_path, width=360) as (w, person):
+    async with open_approval_page(browser, tmp_path, width=360) as (w, person):
         await person.button("Mode: ask").press("Enter")
         dialog = person.page.get_by_role("dialog", name="Mode")
         ask = dialog.get_by_role("radio", name="ask", exact=True)
         await expect(ask).to_be_checked()
         await expect(dialog).to_contain_text("Edits and other commands ask you first.")
-        assert await person.faults() == []
+        assert await person.find_faults() == []
         await ask.press("ArrowUp")
         await expect(dialog.get_by_role("radio", name="plan")).to_be_checked()
         await person.page.keyboard.press("Escape")
@@ -147,11 +147,13 @@ async def test_the_mode_is_chosen_by_keyboard_and_follows_others(
 
 @pytest.mark.req("page.approval.literal")
 async def test_an_approval_fits_a_narrow_screen(browser: Browser, tmp_path: Path) -> None:
-    async with at_the_page(browser, tmp_path) as (w, person):
+    async with open_approval_page(browser, tmp_path) as (w, person):
         await person.page.set_viewport_size({"width": 320, "height": 640})
-        w.daemon.begin("r1")
+        w.daemon.begin_run("r1")
         long = f"{COMMAND}{' ' * 3000}; rm -rf ~\n" + "x" * 400
-        w.daemon.ask("r1", "a1", approval(long, env={"NAME": "v" * 300}, always=ALWAYS))
+        w.daemon.ask_approval(
+            "r1", "a1", make_approval(long, env={"NAME": "v" * 300}, always=ALWAYS)
+        )
         asked = person.page.get_by_role("region", name="Permission to call bash")
         for name in ("Allow", "Deny", "Always"):
             await asked.get_by_role("button", name=name).scroll_into_view_if_needed()
@@ -159,4 +161,4 @@ async def test_an_approval_fits_a_narrow_screen(browser: Browser, tmp_path: Path
         box = asked.locator(".literal")
         assert await box.evaluate("(one) => one.textContent") == long
         assert await box.evaluate("(one) => one.scrollWidth <= one.clientWidth")
-        assert await person.faults() == []
+        assert await person.find_faults() == []

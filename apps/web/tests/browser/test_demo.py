@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from apps.web.demo import PICTURE, play
+from apps.web.demo import PICTURE, take_picture
 
-from .chromium import need
+from .chromium import require_chromium
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.req("web.demo")
 async def test_what_the_picture_shows_can_still_be_played(tmp_path: Path) -> None:
     """Fonts differ between machines, so what is compared is its size and that it is no blank."""
-    need()
+    require_chromium()
     taken = tmp_path / "web.png"
-    await play(taken)
+    await take_picture(taken)
     with Image.open(taken) as new, Image.open(PICTURE) as kept:
         assert new.size == kept.size, "`python -m apps.web.demo` takes it anew"
         assert len(new.convert("RGB").getcolors(new.width * new.height) or ()) > 100

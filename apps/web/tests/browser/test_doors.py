@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from apps.web.stage import stage
+from apps.web.stage import run_dev_server
 from crabtalk_web.sealing import (
     MasterSecret,
     from_backup_text,
@@ -19,14 +19,14 @@ from crabtalk_web.sealing import (
     to_base64url,
 )
 
-from .scene import Home, cast, scene
-from .visitor import probe, visitor
+from .scene import SharedPage, build_agents, set_up_page
+from .visitor import open_browser_user, read_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def kept(page: Page) -> dict[str, object]:
-    found: dict[str, object] = await page.evaluate(probe("kept"))
+async def read_stored(page: Page) -> dict[str, object]:
+    found: dict[str, object] = await page.evaluate(read_script("kept"))
     return found
 
 
@@ -36,32 +36,35 @@ async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with (
-        stage(tmp_path, agents=cast("crab")) as on,
-        visitor(browser, on.url, width=360) as person,
-        on.asking() as pairing,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
+        open_browser_user(browser, on.url, width=360) as person,
+        on.request_pairing() as pairing,
     ):
-        waiting = asyncio.ensure_future(pairing.wait())
-        await person.let_in(pairing.link)
+        waiting = asyncio.ensure_future(pairing.wait_for_approval())
+        await person.approve_machine(pairing.link)
         await on.start_gateway(await waiting)
         await person.open_list()
-        await person.enter("crab")
-        await person.say("!say welcome")
-        await person.sees("welcome", 2)
+        await person.open_conversation("crab")
+        await person.send_text("!say welcome")
+        await person.wait_for_text("welcome", 2)
         assert "#" not in person.page.url
         # What a machine's link carries is a public key, and may be asked for; what we hold is not.
-        secret = from_backup_text(await person.words())
+        secret = from_backup_text(await person.read_backup_words())
         assert secret is not None
         for form in (to_base64(secret)[:-2], to_base64url(secret)[:-2], secret.hex()):
-            assert not any(form in unquote(address) for address in person.watch.asked)
+            assert not any(form in unquote(address) for address in person.watch.requested)
 
 
 @pytest.mark.req("page.pair")
 @pytest.mark.slow
 async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
-    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
-        person.watch.expect("404", "410")
+    async with (
+        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
+        open_browser_user(browser, on.url) as person,
+    ):
+        person.watch.allow_faults("404", "410")
         key = to_base64(new_key()).replace("+", "-").replace("/", "_").rstrip("=")
-        await person.let_in(f"/terminal/connect#key={key}")
+        await person.approve_machine(f"/terminal/connect#key={key}")
         told = person.page.get_by_role("alert")
         await expect(told).to_contain_text("Run crabtalk-web again")
 
@@ -70,12 +73,15 @@ async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_p
 async def test_words_that_are_none_are_refused_with_a_sentence(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
+    async with (
+        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
+        open_browser_user(browser, on.url) as person,
+    ):
         await person.open("/")
-        await person.restore("these are no words")
+        await person.restore_account("these are no words")
         await expect(person.page.get_by_role("alert")).to_contain_text("52")
         right = to_backup_text(MasterSecret(new_key()).secret)
-        await person.give_words(right)
+        await person.submit_backup_words(right)
         await expect(person.page.get_by_role("navigation", name="Conversations")).to_be_visible()
 
 
@@ -83,37 +89,37 @@ async def test_words_that_are_none_are_refused_with_a_sentence(
 async def test_a_second_device_is_invited_and_sees_the_same(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with scene(browser, tmp_path) as s, s.somebody(width=360) as other:
-        await s.person.say("!say before you came")
-        await s.person.sees("before you came", 2)
-        before = await s.person.told()
-        link = await s.person.invite()
+    async with set_up_page(browser, tmp_path) as s, s.open_other_browser(width=360) as other:
+        await s.person.send_text("!say before you came")
+        await s.person.wait_for_text("before you came", 2)
+        before = await s.person.read_rows()
+        link = await s.person.create_invitation()
         await other.open(link)
         await other.button("Join").click()
         await s.person.button("Let it in").click()
-        await other.enter("crab")
-        await other.sees("before you came", 2)
-        assert await other.told() == before
-        await s.person.enter("crab")
-        await other.say("said on the second")
-        await s.person.sees("said on the second", 2)
+        await other.open_conversation("crab")
+        await other.wait_for_text("before you came", 2)
+        assert await other.read_rows() == before
+        await s.person.open_conversation("crab")
+        await other.send_text("said on the second")
+        await s.person.wait_for_text("said on the second", 2)
         seed = link.partition("#")[2]
         assert seed
-        assert not any(seed in address for address in other.watch.asked)
+        assert not any(seed in address for address in other.watch.requested)
         assert "#" not in other.page.url
-        assert await other.words() == s.words
+        assert await other.read_backup_words() == s.backup_words
 
 
 @pytest.mark.req("page.keys")
-async def test_no_secret_lies_about_in_the_browser(home: Home) -> None:
-    async with home.room() as s:
-        await s.person.say("!say something to keep")
-        await s.person.sees("something to keep", 2)
-        found = await kept(s.person.page)
+async def test_no_secret_lies_about_in_the_browser(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
+        await s.person.send_text("!say something to keep")
+        await s.person.wait_for_text("something to keep", 2)
+        found = await read_stored(s.person.page)
         text = json.dumps(found)
-        secret = from_backup_text(s.words)
+        secret = from_backup_text(s.backup_words)
         assert secret is not None
-        session = await s.session()
+        session = await s.wait_for_session()
         content = s.device.secret.content_keys.secret
         for hidden in (secret, session.key, content):
             for form in (to_base64(hidden), to_base64(hidden).rstrip("="), hidden.hex()):
@@ -127,15 +133,15 @@ async def test_no_secret_lies_about_in_the_browser(home: Home) -> None:
 @pytest.mark.req("page.logout")
 @pytest.mark.slow
 async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path, keeps=True) as s:
-        await s.person.drop("beach.png", "image/png", b"\x89PNG no picture")
-        await s.person.say("!say something to forget")
-        await s.person.sees("something to forget", 2)
-        devices = (await s.device.ask("GET", "/v1/devices"))["devices"]
+    async with set_up_page(browser, tmp_path, keeps=True) as s:
+        await s.person.drop_file("beach.png", "image/png", b"\x89PNG no picture")
+        await s.person.send_text("!say something to forget")
+        await s.person.wait_for_text("something to forget", 2)
+        devices = (await s.device.request("GET", "/v1/devices"))["devices"]
         await s.person.log_out()
         await expect(s.person.button("Start here")).to_be_visible()
-        assert len((await s.device.ask("GET", "/v1/devices"))["devices"]) == len(devices) - 1
-        found = await kept(s.person.page)
+        assert len((await s.device.request("GET", "/v1/devices"))["devices"]) == len(devices) - 1
+        found = await read_stored(s.person.page)
         assert "something to forget" not in json.dumps(found)
         assert found["local"] == found["session"] == {}
         assert found["cookies"] == ""
@@ -149,15 +155,15 @@ async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> N
 @pytest.mark.req("page.revoked")
 @pytest.mark.slow
 async def test_a_device_that_was_taken_away_says_so(browser: Browser, tmp_path: Path) -> None:
-    async with scene(browser, tmp_path, enters=False) as s:
-        s.person.watch.expect("401", "WebSocket")
-        before = {one["id"] for one in (await s.device.ask("GET", "/v1/devices"))["devices"]}
-        async with s.somebody() as other:
-            other.watch.expect("401", "WebSocket")
+    async with set_up_page(browser, tmp_path, enters=False) as s:
+        s.person.watch.allow_faults("401", "WebSocket")
+        before = {one["id"] for one in (await s.device.request("GET", "/v1/devices"))["devices"]}
+        async with s.open_other_browser() as other:
+            other.watch.allow_faults("401", "WebSocket")
             await other.open("/")
-            await other.restore(s.words)
-            await expect(other.conversation("crab")).to_be_visible()
-            after = {one["id"] for one in (await s.device.ask("GET", "/v1/devices"))["devices"]}
+            await other.restore_account(s.backup_words)
+            await expect(other.conversation_link("crab")).to_be_visible()
+            after = {one["id"] for one in (await s.device.request("GET", "/v1/devices"))["devices"]}
             (new,) = after - before
-            await s.device.ask("DELETE", f"/v1/devices/{new}")
+            await s.device.request("DELETE", f"/v1/devices/{new}")
             await expect(other.page.locator("body")).to_contain_text("taken out of your account")

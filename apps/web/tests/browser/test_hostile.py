@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Route, expect
 
-from apps.web.tests.gateway.phone import Phone, Session, texts
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession, list_texts
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
-from crabtalk_web.stream import derived_id, new_id
+from crabtalk_web.stream import derive_id, new_id
 
-from .scene import OWL, Home
-from .visitor import probe
+from .scene import OWL, SharedPage
+from .visitor import read_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +44,7 @@ MARKDOWN = [
 ]
 
 
-def events(texts: list[str]) -> list[dict[str, Any]]:
+def build_events(texts: list[str]) -> list[dict[str, Any]]:
     """The same words wherever words can be."""
     found: list[dict[str, Any]] = [{"t": "turn-start"}]
     for number, text in enumerate(texts):
@@ -72,7 +72,9 @@ def events(texts: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> None:
+async def send_as_agent(
+    device: DeviceClient, session: DeviceSession, told: list[dict[str, Any]]
+) -> None:
     """In the name of the agent, which it shares a key with."""
     turn = new_id()
     bodies: list[dict[str, Any]] = [
@@ -93,44 +95,44 @@ async def put(device: Phone, session: Session, told: list[dict[str, Any]]) -> No
             {"content": session.sealer.seal(body), "localId": body["content"]["id"]}
             for body in bodies[first : first + 100]
         ]
-        await device.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
+        await device.request("POST", f"/v3/sessions/{session.id}/messages", {"messages": messages})
 
 
 @pytest.mark.req("page.hostile.words")
-async def test_no_words_are_ever_more_than_words(home: Home) -> None:
-    async with home.room() as s:
+async def test_no_words_are_ever_more_than_words(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
         page = s.person.page
-        session = await s.session()
+        session = await s.wait_for_session()
         for first in range(0, len(MARKDOWN), 5):  # each of them in view for a while
-            await put(s.device, session, events(MARKDOWN[first : first + 5]))
-        await put(s.device, session, [{"t": "text", "text": "the end of it"}])
-        await s.person.sees("the end of it")
+            await send_as_agent(s.device, session, build_events(MARKDOWN[first : first + 5]))
+        await send_as_agent(s.device, session, [{"t": "text", "text": "the end of it"}])
+        await s.person.wait_for_text("the end of it")
         for _ in range(12):
             await s.person.log.hover()
             await page.mouse.wheel(0, -3000)
             await page.evaluate("() => new Promise((done) => requestAnimationFrame(done))")
-            found = await page.evaluate(probe("dangers"))
+            found = await page.evaluate(read_script("dangers"))
             assert (found["elements"], found["handlers"], found["pwned"]) == ([], [], None)
             assert found["loose"] == 0
             assert set(found["protocols"]) <= {"http:", "https:", "mailto:"}
             assert all(one.startswith(("blob:", "data:image/")) for one in found["sources"])
         assert await page.evaluate("() => Object.prototype.polluted") is None
-        await s.person.say("!say still here")
-        await s.person.sees("still here", 2)
+        await s.person.send_text("!say still here")
+        await s.person.wait_for_text("still here", 2)
 
 
 @pytest.mark.req("page.hostile.names")
-async def test_names_and_titles_are_words_as_well(home: Home) -> None:
-    async with home.room(enters=False) as s:
+async def test_names_and_titles_are_words_as_well(home: SharedPage) -> None:
+    async with home.open_new_conversation(enters=False) as s:
         for number, text in enumerate(MARKDOWN[:6]):
             key = new_key()
-            session = Session("", key)
+            session = DeviceSession("", key)
             metadata = {"name": text, "host": text, "path": text, "summary": {"text": text * 50}}
-            await s.device.ask(
+            await s.device.request(
                 "POST",
                 "/v1/sessions",
                 {
-                    "tag": derived_id("hostile", number),
+                    "tag": derive_id("hostile", number),
                     "metadata": session.sealer.seal(metadata),
                     "dataEncryptionKey": to_base64(
                         wrap_key(s.device.secret.content_keys.public, key)
@@ -140,17 +142,17 @@ async def test_names_and_titles_are_words_as_well(home: Home) -> None:
         nav = s.person.page.get_by_role("navigation", name="Conversations")
         await expect(nav.get_by_role("link").filter(has_text="<script>").first).to_be_visible()
         assert await s.person.page.evaluate("() => window.pwned") is None
-        assert await s.person.faults() == []
+        assert await s.person.find_faults() == []
 
 
 @pytest.mark.req("page.hostile.relay")
-async def test_a_relay_that_makes_things_up_is_not_believed(home: Home) -> None:
-    async with home.room(enters=False) as s:
-        mine, owl = await s.session(), await s.device.session(OWL)
-        await s.device.say(owl, "!say only for owl")
-        await s.device.until(owl, lambda found: "only for owl" in texts(found))
+async def test_a_relay_that_makes_things_up_is_not_believed(home: SharedPage) -> None:
+    async with home.open_new_conversation(enters=False) as s:
+        mine, owl = await s.wait_for_session(), await s.device.wait_for_session(OWL)
+        await s.device.send_text(owl, "!say only for owl")
+        await s.device.wait_for_envelopes(owl, lambda found: "only for owl" in list_texts(found))
         (first, *_) = (
-            await s.device.ask("GET", f"/v3/sessions/{owl.id}/messages?after_seq=0&limit=5")
+            await s.device.request("GET", f"/v3/sessions/{owl.id}/messages?after_seq=0&limit=5")
         )["messages"]
         made_up = [
             first["content"]["c"],  # of another conversation
@@ -163,21 +165,21 @@ async def test_a_relay_that_makes_things_up_is_not_believed(home: Home) -> None:
             mine.sealer.seal({"role": "user", "content": {"type": "text", "text": 7}}),
         ]
         messages = [{"content": c, "localId": f"m{n}"} for n, c in enumerate(made_up)]
-        await s.device.ask("POST", f"/v3/sessions/{mine.id}/messages", {"messages": messages})
-        await s.person.enter(s.agent)
-        await s.person.say("!say none of that")
-        await s.person.sees("none of that", 2)
-        assert "only for owl" not in json.dumps(await s.person.told())
+        await s.device.request("POST", f"/v3/sessions/{mine.id}/messages", {"messages": messages})
+        await s.person.open_conversation(s.agent)
+        await s.person.send_text("!say none of that")
+        await s.person.wait_for_text("none of that", 2)
+        assert "only for owl" not in json.dumps(await s.person.read_rows())
 
 
 @pytest.mark.req("page.hostile.relay")
 @pytest.mark.slow
-async def test_answers_that_are_none_are_told_and_forgiven(home: Home) -> None:
+async def test_answers_that_are_none_are_told_and_forgiven(home: SharedPage) -> None:
     rubbish = ["<html>gateway timeout</html>", "[]", "null", '{"messages": 7}', '{"messages": [7]}']
-    async with home.room() as s:
-        s.person.watch.expect("status of 500", "status of 502")
-        await s.person.say("!say at first")
-        await s.person.sees("at first", 2)
+    async with home.open_new_conversation() as s:
+        s.person.watch.allow_faults("status of 500", "status of 502")
+        await s.person.send_text("!say at first")
+        await s.person.wait_for_text("at first", 2)
         left = list(rubbish)
 
         async def lie(route: Route) -> None:
@@ -188,8 +190,8 @@ async def test_answers_that_are_none_are_told_and_forgiven(home: Home) -> None:
 
         await s.person.page.route("**/v3/sessions/**", lie)
         await s.person.page.reload()
-        await s.person.sees("at first", 2)
-        await s.person.say("!say and then")
-        await s.person.sees("and then", 2)
+        await s.person.wait_for_text("at first", 2)
+        await s.person.send_text("!say and then")
+        await s.person.wait_for_text("and then", 2)
         await s.person.page.unroute("**/v3/sessions/**")
         assert left == []

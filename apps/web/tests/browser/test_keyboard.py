@@ -6,23 +6,23 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from apps.web.stage import stage
-from tests.daemon.served import calling
+from apps.web.stage import run_dev_server
+from tests.daemon.served import script_tool_calls
 
-from .scene import cast
+from .scene import build_agents
 from .test_turns import QUESTIONS
-from .visitor import probe, visitor
+from .visitor import open_browser_user, read_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MOST_STEPS = 60
 
 
-async def reach(page: Page, name: str, key: str = "Tab") -> None:
+async def focus_by_name(page: Page, name: str, key: str = "Tab") -> None:
     """Goes on until something of that name has the focus."""
     passed: list[str] = []
     for _ in range(MOST_STEPS):
-        found = await page.evaluate(probe("focused"))
+        found = await page.evaluate(read_script("focused"))
         if found is not None:
             passed.append(found["name"][:40])
             if found["name"].startswith(name):
@@ -35,55 +35,55 @@ async def reach(page: Page, name: str, key: str = "Tab") -> None:
 @pytest.mark.req("page.keyboard")
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     async with (
-        stage(tmp_path, agents=cast("crab")) as on,
-        visitor(browser, on.url) as person,
-        on.asking() as pairing,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
+        open_browser_user(browser, on.url) as person,
+        on.request_pairing() as pairing,
     ):
         page = person.page
-        waiting = asyncio.ensure_future(pairing.wait())
+        waiting = asyncio.ensure_future(pairing.wait_for_approval())
         await person.open(pairing.link)
         await expect(person.button("Start here")).to_be_visible()
-        await reach(page, "Start here")
+        await focus_by_name(page, "Start here")
         await page.keyboard.press("Enter")
         await expect(person.button("Let it in")).to_be_visible()
-        await reach(page, "Let it in")
+        await focus_by_name(page, "Let it in")
         await page.keyboard.press("Enter")
         await on.start_gateway(await waiting)
         await expect(page.get_by_role("link", name="Open conversations")).to_be_visible()
-        await reach(page, "Open conversations")
+        await focus_by_name(page, "Open conversations")
         await page.keyboard.press("Enter")
-        await expect(person.conversation("crab")).to_be_visible()
-        await reach(page, "crab")
+        await expect(person.conversation_link("crab")).to_be_visible()
+        await focus_by_name(page, "crab")
         await page.keyboard.press("Enter")
-        await expect(person.message).to_be_focused()
+        await expect(person.message_box).to_be_focused()
 
         await page.keyboard.type("!say hello to the keys")
         await page.keyboard.press("Enter")
-        await person.sees("hello to the keys", 2)
+        await person.wait_for_text("hello to the keys", 2)
 
-        await page.keyboard.insert_text(calling([("ask_user", {"questions": QUESTIONS})]))
+        await page.keyboard.insert_text(script_tool_calls([("ask_user", {"questions": QUESTIONS})]))
         await page.keyboard.press("Enter")
-        await expect(person.form("Which colour?")).to_be_visible()
-        await reach(page, "blue", "Shift+Tab")
+        await expect(person.question_form("Which colour?")).to_be_visible()
+        await focus_by_name(page, "blue", "Shift+Tab")
         await page.keyboard.press("ArrowUp")
         await expect(page.get_by_role("radio", name="red")).to_be_checked()
-        await reach(page, "round")
+        await focus_by_name(page, "round")
         await page.keyboard.press("Space")
-        await reach(page, "Answer")
+        await focus_by_name(page, "Answer")
         await page.keyboard.press("Enter")
-        await person.sees("done")
-        await person.is_over()
+        await person.wait_for_text("done")
+        await person.wait_for_turn_end()
 
-        await reach(page, "Message")
+        await focus_by_name(page, "Message")
         await page.keyboard.insert_text("!say so far\n!hang")
         await page.keyboard.press("Enter")
         await expect(person.button("Stop")).to_be_visible()
         await page.keyboard.press("Control+.")
         await expect(person.button("Stop")).to_be_hidden()
 
-        await reach(page, "Settings", "Shift+Tab")
+        await focus_by_name(page, "Settings", "Shift+Tab")
         await page.keyboard.press("Enter")
-        await reach(page, "Log out")
+        await focus_by_name(page, "Log out")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("dialog")).to_be_visible()
         await page.keyboard.press("Escape")

@@ -7,9 +7,9 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from apps.web.stage import PAGE
-from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk_web.relay import RelayConfig, RelayServer
 
-from .visitor import visitor
+from .visitor import open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,7 +20,10 @@ async def test_a_newer_page_waits_until_it_is_taken(browser: Browser, tmp_path: 
     page = tmp_path / "page"
     shutil.copytree(PAGE, page)
     config = RelayConfig(tmp_path / "relay", port=0, static=page)
-    async with Relay(config) as relay, visitor(browser, relay.url, keeps=True) as person:
+    async with (
+        RelayServer(config) as relay,
+        open_browser_user(browser, relay.url, keeps=True) as person,
+    ):
         await person.open("/")
         heading = person.page.get_by_role("heading", level=1)
         await expect(heading).to_have_text("Your agents on any screen")

@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from apps.web.stage import LONG, drawing
-from apps.web.tests.gateway.phone import Phone, Session
-from crabtalk_web.gateway.files import picture
+from apps.web.stage import LONG_AGENT, draw_picture
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession
+from crabtalk_web.gateway.files import describe_image
 
-from .scene import Home
+from .scene import SharedPage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @asynccontextmanager
-async def held(page: Page, pattern: str, method: str = "GET") -> AsyncIterator[asyncio.Event]:
+async def hold_requests(
+    page: Page, pattern: str, method: str = "GET"
+) -> AsyncIterator[asyncio.Event]:
     """Requests of a kind are under way until the event is set."""
     goes_on = asyncio.Event()
 
@@ -35,9 +37,9 @@ async def held(page: Page, pattern: str, method: str = "GET") -> AsyncIterator[a
         await page.unroute(pattern)
 
 
-async def send_picture(device: Phone, session: Session, name: str) -> None:
-    data = drawing(640, 360)
-    shown = picture(data)
+async def send_picture(device: DeviceClient, session: DeviceSession, name: str) -> None:
+    data = draw_picture(640, 360)
+    shown = describe_image(data)
     event = {
         "t": "file",
         "ref": await device.upload(session, data),
@@ -46,30 +48,30 @@ async def send_picture(device: Phone, session: Session, name: str) -> None:
         "mimeType": "image/png",
         "image": {field: getattr(shown, field) for field in ("width", "height", "thumbhash")},
     }
-    await device.post(session, {"role": "session", "content": device.envelope(event)})
+    await device.send_body(session, {"role": "session", "content": device.build_envelope(event)})
 
 
 @pytest.mark.req("page.progress")
-async def test_a_file_on_its_way_shows_how_far_it_is(home: Home) -> None:
-    async with home.room() as s:
+async def test_a_file_on_its_way_shows_how_far_it_is(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
         person = s.person
-        async with held(person.page, "**/attachments/*", "PUT") as goes_on:
-            await person.drop("beach.png", "image/png", drawing(640, 360))
-            await person.say("A picture.")
+        async with hold_requests(person.page, "**/attachments/*", "PUT") as goes_on:
+            await person.drop_file("beach.png", "image/png", draw_picture(640, 360))
+            await person.send_text("A picture.")
             await expect(person.log.get_by_role("progressbar")).to_be_visible()
             shown = person.log.get_by_role("img", name="beach.png")
             await expect(shown).to_be_visible()  # to whoever sent it, at once
             goes_on.set()
             await expect(person.log.get_by_role("progressbar")).to_have_count(0)
-        await person.is_over()
+        await person.wait_for_turn_end()
 
 
 @pytest.mark.req("page.placeholder")
-async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: Home) -> None:
-    async with home.room() as s:
+async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
         person = s.person
-        async with held(person.page, "**/attachments/*") as goes_on:
-            await send_picture(s.device, await s.session(), "sunset.png")
+        async with hold_requests(person.page, "**/attachments/*") as goes_on:
+            await send_picture(s.device, await s.wait_for_session(), "sunset.png")
             frame = person.log.get_by_role("button", name="Open sunset.png")
             await expect(frame.locator("canvas")).to_be_visible()
             before = await frame.bounding_box()
@@ -81,46 +83,49 @@ async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: Home
 
 @pytest.mark.req("page.progress")
 @pytest.mark.slow
-async def test_older_pages_say_that_they_are_coming(home: Home) -> None:
-    async with home.room(enters=False) as s, s.somebody() as other:
+async def test_older_pages_say_that_they_are_coming(home: SharedPage) -> None:
+    async with home.open_new_conversation(enters=False) as s, s.open_other_browser() as other:
         await other.open("/")
-        await other.restore(s.words)
-        await other.conversation(LONG).click()
-        await other.sees("Question 200:")
-        async with held(other.page, "**/v3/sessions/**") as goes_on:
+        await other.restore_account(s.backup_words)
+        await other.conversation_link(LONG_AGENT).click()
+        await other.wait_for_text("Question 200:")
+        async with hold_requests(other.page, "**/v3/sessions/**") as goes_on:
             await other.log.evaluate("log => { log.scrollTop = 0; }")
             await expect(other.log.get_by_text("Loading older messages")).to_be_visible()
             await expect(other.log.get_by_role("progressbar")).to_be_visible()
             goes_on.set()
-        await other.to_the_top("Question 1:")
+        await other.scroll_to_top("Question 1:")
 
 
 @pytest.mark.req("page.tabs")
-async def test_two_tabs_of_one_browser_show_the_same_and_send_once(home: Home) -> None:
-    async with home.room() as s:
+async def test_two_tabs_of_one_browser_show_the_same_and_send_once(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
         first = s.person
         tab = await first.page.context.new_page()
         try:
             await tab.goto(first.page.url)
             log = tab.get_by_role("log")
-            await s.ask("Is this one tab or two?", "!say it is both")
+            await s.say_scripted("Is this one tab or two?", "!say it is both")
             await expect(log.get_by_text("it is both")).to_have_count(1)
-            await first.sees("it is both", 1)
+            await first.wait_for_text("it is both", 1)
             await tab.get_by_role("textbox", name="Message").fill("said in the other tab")
             await tab.get_by_role("textbox", name="Message").press("Enter")
-            await first.sees("said in the other tab", 2)
+            await first.wait_for_text("said in the other tab", 2)
         finally:
             await tab.close()
-        assert await s.told("user") == ["Is this one tab or two?", "said in the other tab"]
+        assert await s.read_stored_texts("user") == [
+            "Is this one tab or two?",
+            "said in the other tab",
+        ]
 
 
 @pytest.mark.req("page.announced")
-async def test_a_whole_answer_is_told_to_a_screen_reader_once(home: Home) -> None:
-    async with home.room() as s:
+async def test_a_whole_answer_is_told_to_a_screen_reader_once(home: SharedPage) -> None:
+    async with home.open_new_conversation() as s:
         live = s.person.page.locator("[aria-live=polite]")
-        await s.ask("Say it slowly.", "!say bit\n!wait\n!say  by **bit**")
-        await s.person.sees("bit")
+        await s.say_scripted("Say it slowly.", "!say bit\n!wait\n!say  by **bit**")
+        await s.person.wait_for_text("bit")
         await expect(live.filter(has_text="bit")).to_have_count(0)  # not while it is written
-        await s.stage.release()
+        await s.server.release_model()
         whole = re.compile(rf"{s.agent}: bit by \W*bit")
         await expect(live.filter(has_text=whole)).to_have_count(1)

@@ -9,44 +9,48 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import LONG, Stage, stage
-from apps.web.tests.gateway.phone import Phone
+from apps.web.stage import LONG_AGENT, DevServer, run_dev_server
+from apps.web.tests.gateway.phone import DeviceClient
 from crabtalk_web.sealing import to_backup_text
 
-from .scene import Scene, cast, scene
-from .visitor import Visitor, visitor
+from .scene import PageSetup, build_agents, set_up_page
+from .visitor import BrowserUser, open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-Looks = list[tuple[int, str]]
-ALL: Looks = [(width, theme) for width in (360, 768, 1440) for theme in ("light", "dark")]
+WidthsAndThemes = list[tuple[int, str]]
+ALL: WidthsAndThemes = [(width, theme) for width in (360, 768, 1440) for theme in ("light", "dark")]
 # By default each state is looked at once, wide and light or narrow and dark in turn.
-TURNS: list[Looks] = [[(1440, "light")], [(360, "dark")]]
+TURNS: list[WidthsAndThemes] = [[(1440, "light")], [(360, "dark")]]
 THOROUGH = [pytest.param(False, id="once"), pytest.param(True, id="all", marks=pytest.mark.slow)]
 
 
-async def look(person: Visitor, states: AsyncIterator[str], *, is_thorough: bool) -> None:
+async def check_states(
+    person: BrowserUser, states: AsyncIterator[str], *, is_thorough: bool
+) -> None:
     found = []
     turns = cycle(TURNS)
     async for name in states:
         for width, theme in ALL if is_thorough else next(turns):
-            await person.shoot(name, width, theme)
-            found += [f"{name} at {width}, {theme}: {fault}" for fault in await person.faults()]
+            await person.take_screenshot(name, width, theme)
+            found += [
+                f"{name} at {width}, {theme}: {fault}" for fault in await person.find_faults()
+            ]
     assert found == [], "\n".join(found)
 
 
-async def before(person: Visitor, on: Stage) -> AsyncIterator[str]:
+async def visit_logged_out(person: BrowserUser, on: DevServer) -> AsyncIterator[str]:
     """What somebody sees who is not in yet."""
     await person.open("/")
     await expect(person.button("Start here")).to_be_visible()
     yield "first-visit"
     await person.button(re.compile("already", re.IGNORECASE)).click()
     yield "ways-in"
-    async with on.asking() as pairing:
+    async with on.request_pairing() as pairing:
         await person.open(pairing.link)
         await expect(person.page.get_by_text("A machine asks to be let in")).to_be_visible()
         yield "pairing-welcome"
-        await person.start_here()
+        await person.create_account()
         await expect(person.button("Let it in")).to_be_visible()
         yield "pairing"
     await person.button("Not now").click()
@@ -60,9 +64,9 @@ async def before(person: Visitor, on: Stage) -> AsyncIterator[str]:
     yield "missing"
 
 
-async def inside(person: Visitor) -> AsyncIterator[str]:
+async def visit_logged_in(person: BrowserUser) -> AsyncIterator[str]:
     """What somebody sees who is."""
-    await expect(person.conversation("runner")).to_be_visible()
+    await expect(person.conversation_link("runner")).to_be_visible()
     yield "list"
     for agent, awaited, name in (
         ("crab", "jitter", "conversation"),
@@ -70,18 +74,18 @@ async def inside(person: Visitor) -> AsyncIterator[str]:
         ("runner", "Four pages", "running"),
         ("breaker", "the prompt is", "error"),
         ("painter", "pixels wide", "pictures"),
-        (LONG, "Question", "long"),
+        (LONG_AGENT, "Question", "long"),
     ):
         await person.open_list()
-        await person.enter(agent)
-        await person.sees(re.compile(awaited, re.IGNORECASE))
+        await person.open_conversation(agent)
+        await person.wait_for_text(re.compile(awaited, re.IGNORECASE))
         yield name
     await person.open_list()
-    await person.enter("asker")
-    await expect(person.form("Which version")).to_be_visible()
+    await person.open_conversation("asker")
+    await expect(person.question_form("Which version")).to_be_visible()
     yield "question"
     await person.open_list()
-    await person.enter("newcomer")
+    await person.open_conversation("newcomer")
     yield "empty"
     await person.open("/search")
     await person.page.get_by_role("searchbox").fill("retry")
@@ -99,14 +103,14 @@ async def inside(person: Visitor) -> AsyncIterator[str]:
     yield "keys"
 
 
-async def away(s: Scene) -> AsyncIterator[str]:
+async def visit_offline(s: PageSetup) -> AsyncIterator[str]:
     """What somebody sees whose relay is gone."""
-    await s.ask("Are you there?", "!say I am, for now.")
-    await s.person.sees("for now")
-    await s.person.is_over()
-    await s.stage.stop_relay()
+    await s.say_scripted("Are you there?", "!say I am, for now.")
+    await s.person.wait_for_text("for now")
+    await s.person.wait_for_turn_end()
+    await s.server.stop_relay()
     await expect(s.person.page.get_by_role("status").filter(has_text="Offline")).to_be_visible()
-    await s.person.say("Then this has to wait.")
+    await s.person.send_text("Then this has to wait.")
     yield "offline"
 
 
@@ -115,9 +119,12 @@ async def away(s: Scene) -> AsyncIterator[str]:
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 @pytest.mark.slow
 async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
-    async with stage(tmp_path, agents=cast("crab")) as on, visitor(browser, on.url) as person:
-        person.watch.expect("404")
-        await look(person, before(person, on), is_thorough=is_thorough)
+    async with (
+        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
+        open_browser_user(browser, on.url) as person,
+    ):
+        person.watch.allow_faults("404")
+        await check_states(person, visit_logged_out(person, on), is_thorough=is_thorough)
 
 
 @pytest.mark.req("page.accessible")
@@ -126,20 +133,20 @@ async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thoroug
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 @pytest.mark.slow
 async def test_once_somebody_is_in(
-    browser: Browser, performance: tuple[Stage, Phone], is_thorough: bool
+    browser: Browser, performance: tuple[DevServer, DeviceClient], is_thorough: bool
 ) -> None:
     on, device = performance
-    async with visitor(browser, on.url) as person:
+    async with open_browser_user(browser, on.url) as person:
         await person.open("/")
-        await person.restore(to_backup_text(device.secret.secret))
-        await look(person, inside(person), is_thorough=is_thorough)
+        await person.restore_account(to_backup_text(device.secret.secret))
+        await check_states(person, visit_logged_in(person), is_thorough=is_thorough)
 
 
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 async def test_without_a_connection(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
-    async with scene(browser, tmp_path) as s:
-        s.person.watch.expect("ERR_", "WebSocket")
-        await look(s.person, away(s), is_thorough=is_thorough)
-        await s.stage.start_relay()
+    async with set_up_page(browser, tmp_path) as s:
+        s.person.watch.allow_faults("ERR_", "WebSocket")
+        await check_states(s.person, visit_offline(s), is_thorough=is_thorough)
+        await s.server.start_relay()

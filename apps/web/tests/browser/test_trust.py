@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from apps.web.stage import stage
+from apps.web.stage import run_dev_server
 
-from .scene import Home, cast
-from .visitor import visitor
+from .scene import SharedPage, build_agents
+from .visitor import open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,34 +22,36 @@ NOT_DELIVERED = re.compile("^Not delivered:")
 
 @pytest.mark.req("page.replay.told")
 async def test_a_message_that_a_relay_delivers_twice_is_refused_before_everybodys_eyes(
-    home: Home,
+    home: SharedPage,
 ) -> None:
-    async with home.room() as on:
-        await on.ask("Pay the bill.", "!say Paid.")
-        await on.person.sees("Paid.", 1)
-        session = await on.session()
+    async with home.open_new_conversation() as on:
+        await on.say_scripted("Pay the bill.", "!say Paid.")
+        await on.person.wait_for_text("Paid.", 1)
+        session = await on.wait_for_session()
         path = f"/v3/sessions/{session.id}/messages"
-        messages = (await on.device.ask("GET", f"{path}?limit=100"))["messages"]
+        messages = (await on.device.request("GET", f"{path}?limit=100"))["messages"]
         (said,) = [
             one
             for one in messages
             if session.sealer.open(one["content"]["c"]).get("role") == "user"
         ]
         again = {"content": said["content"]["c"], "localId": str(uuid.uuid4())}
-        await on.device.ask("POST", path, {"messages": [again]})
-        await on.person.sees(re.compile("delivered the message Pay the bill. a second time"), 1)
-        await on.ask("Thank you.", "!say Welcome.")
-        await on.person.sees("Welcome.", 1)
-        assert await on.told("user") == ["Pay the bill.", "Thank you."]
+        await on.device.request("POST", path, {"messages": [again]})
+        await on.person.wait_for_text(
+            re.compile("delivered the message Pay the bill. a second time"), 1
+        )
+        await on.say_scripted("Thank you.", "!say Welcome.")
+        await on.person.wait_for_text("Welcome.", 1)
+        assert await on.read_stored_texts("user") == ["Pay the bill.", "Thank you."]
 
 
 @pytest.mark.req("page.replay.told")
 async def test_a_message_that_a_relay_swallows_is_missed_and_the_person_can_go_on(
-    home: Home,
+    home: SharedPage,
 ) -> None:
-    async with home.room() as on:
-        await on.ask("First.", "!say One.")
-        await on.person.sees("One.", 1)
+    async with home.open_new_conversation() as on:
+        await on.say_scripted("First.", "!say One.")
+        await on.person.wait_for_text("One.", 1)
         swallowed: list[Any] = []
 
         async def swallow(route: Route) -> None:
@@ -66,23 +68,25 @@ async def test_a_message_that_a_relay_swallows_is_missed_and_the_person_can_go_o
             await route.fulfill(json={"messages": receipts})
 
         await on.person.page.route("**/v3/sessions/*/messages", swallow)
-        await on.ask("Second.", "!say Two.")
+        await on.say_scripted("Second.", "!say Two.")
         async with asyncio.timeout(20):
             while not swallowed:
                 await asyncio.sleep(0.02)
-        await on.ask("Third.", "!say Three.")
-        await on.person.sees(re.compile("a message before it is missing"), 1)
-        await on.ask("Third again.", "!say Four.")
-        await on.person.sees("Four.", 1)
-        assert await on.told("user") == ["First.", "Third again."]
+        await on.say_scripted("Third.", "!say Three.")
+        await on.person.wait_for_text(re.compile("a message before it is missing"), 1)
+        await on.say_scripted("Third again.", "!say Four.")
+        await on.person.wait_for_text("Four.", 1)
+        assert await on.read_stored_texts("user") == ["First.", "Third again."]
 
 
 @pytest.mark.req("page.replay.unprotected")
-async def test_clients_without_replay_protection_are_named_in_the_settings(home: Home) -> None:
-    async with home.room() as on:
-        await on.device.say(await on.session(), "!say hello")
-        await on.person.sees("hello", 1)
-        await on.person.settings()
+async def test_clients_without_replay_protection_are_named_in_the_settings(
+    home: SharedPage,
+) -> None:
+    async with home.open_new_conversation() as on:
+        await on.device.send_text(await on.wait_for_session(), "!say hello")
+        await on.person.wait_for_text("hello", 1)
+        await on.person.open_settings()
         page = on.person.page
         note = page.get_by_role("note").filter(has_text="without replay protection")
         await expect(note).to_contain_text(on.agent)
@@ -90,7 +94,7 @@ async def test_clients_without_replay_protection_are_named_in_the_settings(home:
         await expect(listed.first).to_be_visible()
         this = page.get_by_role("listitem").filter(has_text="This browser")
         await expect(this).not_to_contain_text("replay")
-        assert await on.person.faults() == []
+        assert await on.person.find_faults() == []
 
 
 @pytest.mark.req("page.registration")
@@ -98,37 +102,37 @@ async def test_a_relay_that_asks_for_an_invite_says_so_and_takes_it(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with (
-        stage(tmp_path, agents=cast("crab"), registration="invite") as on,
-        visitor(browser, on.url, width=360) as person,
+        run_dev_server(tmp_path, agents=build_agents("crab"), registration="invite") as on,
+        open_browser_user(browser, on.url, width=360) as person,
     ):
-        person.watch.expect("403")
+        person.watch.allow_faults("403")
         await person.open("/")
-        await person.start_here()
+        await person.create_account()
         told = person.page.get_by_role("alert")
         await expect(told).to_contain_text("asks new accounts for an invite")
         field = person.page.get_by_role("textbox", name="Invite")
         await field.fill("WRONG-WRONG")
-        await person.start_here()
+        await person.create_account()
         await expect(told).to_contain_text("wrong, used up or too old")
-        assert await person.faults() == []
+        assert await person.find_faults() == []
         await field.fill(await on.relay.create_invite(1, 60.0))
-        await person.start_here()
+        await person.create_account()
         await expect(person.page.get_by_role("navigation", name="Conversations")).to_be_visible()
 
 
 @pytest.mark.req("page.registration")
 async def test_the_link_of_a_machine_can_carry_the_invite(browser: Browser, tmp_path: Path) -> None:
     async with (
-        stage(tmp_path, agents=cast("crab"), registration="invite") as on,
-        visitor(browser, on.url) as person,
-        on.asking() as pairing,
+        run_dev_server(tmp_path, agents=build_agents("crab"), registration="invite") as on,
+        open_browser_user(browser, on.url) as person,
+        on.request_pairing() as pairing,
     ):
-        waiting = asyncio.ensure_future(pairing.wait())
+        waiting = asyncio.ensure_future(pairing.wait_for_approval())
         invite = await on.relay.create_invite(1, 60.0)
-        await person.let_in(f"{pairing.link}&invite={invite}")
+        await person.approve_machine(f"{pairing.link}&invite={invite}")
         await on.start_gateway(await waiting)
         await person.open_list()
-        await person.enter("crab")
-        await person.say("!say welcome")
-        await person.sees("welcome", 2)
+        await person.open_conversation("crab")
+        await person.send_text("!say welcome")
+        await person.wait_for_text("welcome", 2)
         assert invite not in person.page.url

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 
-from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk_web.relay import RelayConfig, RelayServer
 
 from . import chromium
-from .chromium import visiting
+from .chromium import open_browser_page
 
 FAULTS = {
     "fetch('http://192.0.2.1/').catch(() => null)": "policy: connect-src forbids http://192.0.2.1/",
@@ -37,16 +37,16 @@ async def test_a_page_that_misbehaves_is_noticed(browser: Browser, tmp_path: Pat
         (page / f"{number}.html").write_text(f'{head}<script src="/{number}.js"></script>')
     (page / "index.html").write_text("")
     config = RelayConfig(tmp_path / "relay", port=0, static=page)
-    async with Relay(config) as relay, visiting(browser, relay.url) as (tab, watch):
+    async with RelayServer(config) as relay, open_browser_page(browser, relay.url) as (tab, watch):
         for number, wanted in enumerate(FAULTS.values()):
             watch.faults.clear()
             await tab.goto(f"{relay.url}/{number}.html")
-            assert await noticed(watch, wanted), (wanted, watch.faults)
+            assert await wait_for_fault(watch, wanted), (wanted, watch.faults)
             with pytest.raises(AssertionError):
                 watch.check()
 
 
-async def noticed(watch: chromium.Watch, part: str) -> bool:
+async def wait_for_fault(watch: chromium.BrowserWatch, part: str) -> bool:
     """Reports come moments after what they are about."""
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
@@ -62,9 +62,9 @@ def test_without_a_browser_these_tests_say_what_to_install(monkeypatch: pytest.M
     monkeypatch.delenv("CRABTALK_CHROMIUM", raising=False)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
-        chromium.need()
+        chromium.require_chromium()
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
-        chromium.need()
+        chromium.require_chromium()
     monkeypatch.setenv("CRABTALK_CHROMIUM", "/opt/chromium")
-    assert chromium.need() == Path("/opt/chromium")
+    assert chromium.require_chromium() == Path("/opt/chromium")

@@ -13,7 +13,7 @@ from pathlib import Path
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser, Locator, Page, expect
 
-from .chromium import WIDTHS, Watch, visiting
+from .chromium import WIDTHS, BrowserWatch, open_browser_page
 
 SHOTS = Path(__file__).with_name("shots")
 AXE = Axe()
@@ -21,13 +21,13 @@ LEFT = "log => log.scrollHeight - log.scrollTop - log.clientHeight"
 PATIENCE = 30
 
 
-def probe(name: str) -> str:
+def read_script(name: str) -> str:
     """JavaScript that looks at a page from inside."""
     return Path(__file__).with_name(f"{name}.js").read_text().partition("\n")[2]
 
 
-class Visitor:
-    def __init__(self, page: Page, watch: Watch, url: str) -> None:
+class BrowserUser:
+    def __init__(self, page: Page, watch: BrowserWatch, url: str) -> None:
         self.page = page
         self.watch = watch
         self.url = url
@@ -38,20 +38,20 @@ class Visitor:
         """A path, or all of an address."""
         await self.page.goto(address if "://" in address else self.url + address)
 
-    async def start_here(self) -> None:
+    async def create_account(self) -> None:
         await self.button("Start here").click()
 
-    async def let_in(self, link: str) -> None:
+    async def approve_machine(self, link: str) -> None:
         """The machine that shows this link, as somebody who was never here."""
         await self.open(link)
         await self.button("Start here").click()
         await self.button("Let it in").click()
 
-    async def restore(self, words: str) -> None:
+    async def restore_account(self, words: str) -> None:
         await self.button(re.compile("already", re.IGNORECASE)).click()
-        await self.give_words(words)
+        await self.submit_backup_words(words)
 
-    async def give_words(self, words: str) -> None:
+    async def submit_backup_words(self, words: str) -> None:
         await self.page.get_by_role("textbox", name="Backup words").fill(words)
         await self.button("Restore").click()
 
@@ -60,7 +60,7 @@ class Visitor:
     def button(self, name: str | re.Pattern[str]) -> Locator:
         return self.page.get_by_role("button", name=name)
 
-    def conversation(self, agent: str) -> Locator:
+    def conversation_link(self, agent: str) -> Locator:
         """Its entry in the list."""
         entries = self.page.get_by_role("navigation", name="Conversations")
         return entries.get_by_role("link", name=re.compile(rf"^{agent}\b"))
@@ -70,26 +70,26 @@ class Visitor:
         return self.page.get_by_role("log")
 
     @property
-    def message(self) -> Locator:
+    def message_box(self) -> Locator:
         return self.page.get_by_role("textbox", name="Message")
 
-    def tool(self, name: str) -> Locator:
+    def tool_card(self, name: str) -> Locator:
         """The card of a call, by the name of the tool or what it is about."""
         return self.log.locator(".tool").filter(has_text=name).first
 
-    def form(self, question: str) -> Locator:
+    def question_form(self, question: str) -> Locator:
         return self.page.locator("form").filter(has_text=question).first
 
     # ── What they do ────────────────────────────────────────────────────────────────────────
 
-    async def enter(self, agent: str) -> None:
+    async def open_conversation(self, agent: str) -> None:
         """Opens a conversation from the list."""
-        await self.conversation(agent).first.click()
-        await expect(self.message).to_be_visible()
+        await self.conversation_link(agent).first.click()
+        await expect(self.message_box).to_be_visible()
 
-    async def say(self, text: str) -> None:
-        await self.message.fill(text)
-        await self.message.press("Enter")
+    async def send_text(self, text: str) -> None:
+        await self.message_box.fill(text)
+        await self.message_box.press("Enter")
 
     async def open_list(self) -> None:
         """From wherever they are."""
@@ -97,13 +97,13 @@ class Visitor:
             "history.pushState(null, '', '/'); dispatchEvent(new Event('popstate'))"
         )
 
-    async def unfold(self, card: Locator) -> None:
+    async def expand(self, card: Locator) -> None:
         if not await card.evaluate(
             "card => card.matches('[open]') || !!card.querySelector('[open]')"
         ):
             await card.locator("summary").first.click()
 
-    async def drop(self, name: str, kind: str, data: bytes) -> None:
+    async def drop_file(self, name: str, kind: str, data: bytes) -> None:
         """A file, from somewhere else onto the conversation."""
         given = {"name": name, "kind": kind, "data": b64encode(data).decode()}
         transfer = await self.page.evaluate_handle(
@@ -118,13 +118,13 @@ class Visitor:
         for event in ("dragenter", "dragover", "drop"):
             await self.log.dispatch_event(event, {"dataTransfer": transfer})
 
-    async def unfold_all(self) -> None:
+    async def expand_all(self) -> None:
         """Also what comes to light by that."""
         closed = self.log.locator("details:not([open]) > summary:visible")
         while await closed.count():
             await closed.first.click()
 
-    async def to_the_top(self, first: str) -> None:
+    async def scroll_to_top(self, first: str) -> None:
         """Until these words are in view, which are the first."""
         words = self.log.get_by_text(first)
         async with asyncio.timeout(PATIENCE):
@@ -137,35 +137,35 @@ class Visitor:
         await self.page.get_by_role("link", name="Search").click()
         await self.page.get_by_role("searchbox").fill(words)
 
-    async def told(self) -> list[str]:
+    async def read_rows(self) -> list[str]:
         """All that stands in the conversation, row by row."""
         rows: list[str] = await self.log.locator(".entry").all_inner_texts()
         return [" ".join(row.split()) for row in rows]
 
-    async def settings(self) -> None:
+    async def open_settings(self) -> None:
         back = self.button("Back")
         if await back.is_visible():  # in a narrow window the list is a view of its own
             await back.click()
         await self.page.get_by_role("link", name="Settings").click()
 
-    async def invite(self) -> str:
+    async def create_invitation(self) -> str:
         """The link for another device."""
-        await self.settings()
+        await self.open_settings()
         await self.button("Add a device").click()
         return await self.page.get_by_role("textbox", name="Link").input_value()
 
-    async def words(self) -> str:
-        await self.settings()
+    async def read_backup_words(self) -> str:
+        await self.open_settings()
         await self.button("Show backup words").click()
         await self.page.get_by_role("dialog").get_by_role("button", name="Show them").click()
         return (await self.page.locator("code.words").inner_text()).strip()
 
     async def log_out(self) -> None:
-        await self.settings()
+        await self.open_settings()
         await self.button("Log out").click()
         await self.page.get_by_role("dialog").get_by_role("button", name="Log out").click()
 
-    async def sees(self, text: str | re.Pattern[str], count: int | None = None) -> None:
+    async def wait_for_text(self, text: str | re.Pattern[str], count: int | None = None) -> None:
         """In the conversation."""
         found = self.log.get_by_text(text)
         if count is None:
@@ -173,11 +173,11 @@ class Visitor:
         else:
             await expect(found).to_have_count(count)
 
-    async def is_kept(self) -> None:
+    async def wait_for_service_worker(self) -> None:
         """The page itself is on this device now."""
         await self.page.evaluate("() => navigator.serviceWorker.ready.then(() => null)")
 
-    async def is_at(self, is_so: Callable[[float], bool]) -> None:
+    async def wait_for_scroll(self, is_so: Callable[[float], bool]) -> None:
         """So many pixels away from the end of the conversation, once it is so."""
         left = -1.0
         try:
@@ -187,17 +187,17 @@ class Visitor:
         except TimeoutError:
             raise AssertionError(f"{left} pixels from the end") from None
 
-    async def has_waiting(self, count: int) -> None:
+    async def wait_for_unsent(self, count: int) -> None:
         """So many things that were said are on disk, and wait to be sent."""
         async with asyncio.timeout(PATIENCE):
-            while await self.page.evaluate(probe("waiting")) != count:
+            while await self.page.evaluate(read_script("waiting")) != count:
                 await self.page.evaluate("() => new Promise(requestAnimationFrame)")
 
-    async def is_over(self) -> None:
+    async def wait_for_turn_end(self) -> None:
         """The turn, and with it all that was only there while it was written."""
         await expect(self.button("Stop")).to_be_hidden()
 
-    async def looks(self, width: int = 0, theme: str = "") -> None:
+    async def set_appearance(self, width: int = 0, theme: str = "") -> None:
         """Through a window of that width, with a system that is light or dark."""
         if width:
             await self.page.set_viewport_size({"width": width, "height": WIDTHS[width]})
@@ -206,9 +206,9 @@ class Visitor:
 
     # ── What is held against it ─────────────────────────────────────────────────────────────
 
-    async def shoot(self, name: str, width: int = 0, theme: str = "") -> Path:
+    async def take_screenshot(self, name: str, width: int = 0, theme: str = "") -> Path:
         """A picture of what there is, for people to look at."""
-        await self.looks(width, theme)
+        await self.set_appearance(width, theme)
         size = self.page.viewport_size
         SHOTS.mkdir(exist_ok=True)
         shown = f"-{theme}" if theme else ""
@@ -216,7 +216,7 @@ class Visitor:
         await self.page.screenshot(path=path)
         return path
 
-    async def faults(self) -> list[str]:
+    async def find_faults(self) -> list[str]:
         """What axe finds fault with, and whether something has to be scrolled sideways."""
         results = await AXE.run(self.page)
         found = [
@@ -231,10 +231,13 @@ class Visitor:
 
 
 @asynccontextmanager
-async def visitor(
+async def open_browser_user(
     browser: Browser, url: str, *, width: int = 1440, theme: str = "light", keeps: bool = False
-) -> AsyncIterator[Visitor]:
+) -> AsyncIterator[BrowserUser]:
     """Somebody with a browser of their own. Afterwards, that nothing went wrong in it."""
-    async with visiting(browser, url, width=width, theme=theme, keeps=keeps) as (page, watch):
-        yield Visitor(page, watch, url)
+    async with open_browser_page(browser, url, width=width, theme=theme, keeps=keeps) as (
+        page,
+        watch,
+    ):
+        yield BrowserUser(page, watch, url)
         watch.check()

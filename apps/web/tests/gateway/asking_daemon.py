@@ -12,33 +12,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from apps.web.tests.gateway.phone import Phone, phone
-from apps.web.tests.gateway.world import let_in, started, stopped
+from apps.web.tests.gateway.phone import DeviceClient, open_device
+from apps.web.tests.gateway.world import pair_with_device, start_gateway, stop_gateway
 from crabtalk.protocol import BadRequestError, NotFoundError, Server, wire
-from crabtalk.transport import Limits, RunFiles
-from crabtalk_web.gateway import Credentials, Gateway, GatewayConfig, Store
-from crabtalk_web.relay import Relay, RelayConfig
-from tests.scripted import listening
+from crabtalk.transport import RunFiles, TransportLimits
+from crabtalk_web.gateway import GatewayConfig, RelayCredentials, WebFolder, WebGateway
+from crabtalk_web.relay import RelayConfig, RelayServer
+from tests.scripted import open_listener
 
 MODES = ("plan", "ask", "accept-edits", "auto")
 
 
-def approval(call: str = "command: ls", **rest: Any) -> wire.ApprovalRequest:
+def make_approval(call: str = "command: ls", **rest: Any) -> wire.ApprovalRequest:
     told = {"agent": "crab", "tool": "bash", "cwd": "/w", "digest": "d1", "reason": "mode ask"}
     return wire.ApprovalRequest(**{**told, "call": call, "requested_by": "user", **rest})
 
 
-class AskingDaemon(Server):
+class WebApprovalDaemon(Server):
     def __init__(self, owners: tuple[str, ...] = ("user",)) -> None:
         self.owners = owners
         self.replies: list[wire.ReplyToAsk] = []
         self.modes: dict[tuple[str, str], str] = {}
         self.waiting: dict[str, wire.AgentEventMsg] = {}
-        self.said: list[str] = []
+        self.received_texts: list[str] = []
         self.features = ["keys", "attach", "records"]
         self.records: list[wire.ConversationRecord] = []
         self._feeds: list[asyncio.Queue[wire.AgentEventMsg]] = []
-        self.news = asyncio.Event()
+        self.replied_event = asyncio.Event()
 
     # ── What a test has it do ───────────────────────────────────────────────────────────────
 
@@ -50,36 +50,36 @@ class AskingDaemon(Server):
             feed.put_nowait(message)
         return message
 
-    def record(self, sender: str = "user", **record: Any) -> None:
+    def add_record(self, sender: str = "user", **record: Any) -> None:
         """In the log of the one conversation that a gateway reads."""
         if sender == "user":
             position = len(self.records)
             self.records.append(wire.ConversationRecord(position=position, **record))
 
-    def message(self, role: str, run: str, sender: str = "user", **rest: Any) -> None:
+    def add_message(self, role: str, run: str, sender: str = "user", **rest: Any) -> None:
         now = datetime.now(UTC).isoformat()
         told = {"role": role, "run_id": run, "timestamp": now, "id": len(self.records), **rest}
-        self.record(sender, message=wire.ConversationMessage(**told))
+        self.add_record(sender, message=wire.ConversationMessage(**told))
 
-    def end(self, run: str, sender: str = "user") -> None:
+    def end_run(self, run: str, sender: str = "user") -> None:
         now = datetime.now(UTC).isoformat()
         reason = wire.STOP_REASON_COMPLETED
         end = wire.RunEndRecord(run_id=run, timestamp=now, agent="crab", stop_reason=reason)
-        self.record(sender, run_end=end)
+        self.add_record(sender, run_end=end)
         self.emit(wire.DONE, run, sender, stop_reason=reason)
 
-    def begin(self, run: str, sender: str = "user") -> None:
-        self.message("user", run, sender, content="Do it")
+    def begin_run(self, run: str, sender: str = "user") -> None:
+        self.add_message("user", run, sender, content="Do it")
         self.emit(wire.TURN_START, run, sender, content="Do it")
-        self.call(run, sender)
+        self.call_tool(run, sender)
 
-    def call(self, run: str, sender: str = "user") -> None:
+    def call_tool(self, run: str, sender: str = "user") -> None:
         """A step that calls a tool."""
         call = wire.ToolCallInfo(id=f"{run}-k", name="bash", arguments='{"command": "ls"}')
-        self.message("assistant", run, sender, tool_calls=[call])
+        self.add_message("assistant", run, sender, tool_calls=[call])
         self.emit(wire.TOOL_START, run, sender, tool_calls=[call])
 
-    def ask(
+    def ask_approval(
         self, run: str, ask_id: str, *approvals: wire.ApprovalRequest, sender: str = "user"
     ) -> None:
         questions = [
@@ -97,17 +97,17 @@ class AskingDaemon(Server):
         ask = wire.AskUserEvent(ask_id=ask_id, questions=questions)
         self.waiting[ask_id] = self.emit(wire.ASK_USER, run, sender, ask=ask)
 
-    def finish(self, run: str, sender: str = "user", output: str = "done") -> None:
+    def finish_run(self, run: str, sender: str = "user", output: str = "done") -> None:
         self.emit(wire.TOOL_RESULT, run, sender, call_id=f"{run}-k", tool_output=output)
         self.emit(wire.TOOLS_COMPLETE, run, sender)
-        self.message("tool", run, sender, content=output, call_id=f"{run}-k")
-        self.end(run, sender)
+        self.add_message("tool", run, sender, content=output, call_id=f"{run}-k")
+        self.end_run(run, sender)
 
-    async def replied(self, count: int = 1) -> wire.ReplyToAsk:
+    async def wait_for_reply(self, count: int = 1) -> wire.ReplyToAsk:
         async with asyncio.timeout(20):
             while len(self.replies) < count:
-                self.news.clear()
-                await self.news.wait()
+                self.replied_event.clear()
+                await self.replied_event.wait()
         return self.replies[count - 1]
 
     # ── What it answers ─────────────────────────────────────────────────────────────────────
@@ -126,12 +126,12 @@ class AskingDaemon(Server):
             self._feeds.remove(feed)
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        self.said.append(request.content)
-        run = f"stream-{len(self.said)}"
-        self.message("user", run, content=request.content, key=request.key)
+        self.received_texts.append(request.content)
+        run = f"stream-{len(self.received_texts)}"
+        self.add_message("user", run, content=request.content, key=request.key)
         self.emit(wire.TURN_START, run, content=request.content)
         yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent, run_id=run))
-        self.end(run)
+        self.end_run(run)
         yield wire.StreamEvent(end=wire.StreamEnd(agent=request.agent))
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
@@ -143,7 +143,7 @@ class AskingDaemon(Server):
             raise NotFoundError("only the owner may answer")
         del self.waiting[request.ask_id]
         self.replies.append(request)
-        self.news.set()
+        self.replied_event.set()
 
     async def set_mode(self, request: wire.SetModeMsg) -> wire.ModeInfo:
         pair = (request.agent, request.sender or "user")
@@ -198,48 +198,54 @@ class AskingDaemon(Server):
 
 
 @dataclass
-class AskingWorld:
+class ApprovalWorld:
     """`credentials` are those of the machine that the gateway runs on."""
 
-    daemon: AskingDaemon
-    relay: Relay
-    phone: Phone
-    credentials: Credentials
+    daemon: WebApprovalDaemon
+    relay: RelayServer
+    phone: DeviceClient
+    credentials: RelayCredentials
     home: Path
     config: GatewayConfig
-    gateway: Gateway | None = None
+    gateway: WebGateway | None = None
     _task: asyncio.Task[None] | None = None
 
     async def start_gateway(self) -> None:
-        self.gateway, self._task = await started(self.home, self.credentials, self.config)
+        self.gateway, self._task = await start_gateway(self.home, self.credentials, self.config)
 
     async def stop_gateway(self) -> None:
         if self._task is not None:
             task, self._task = self._task, None
-            await stopped(task)
+            await stop_gateway(task)
 
 
 @asynccontextmanager
-async def asking_world(
-    path: Path, daemon: AskingDaemon | None = None, *, static: Path | None = None, **config: Any
-) -> AsyncIterator[AskingWorld]:
+async def open_approval_world(
+    path: Path,
+    daemon: WebApprovalDaemon | None = None,
+    *,
+    static: Path | None = None,
+    **config: Any,
+) -> AsyncIterator[ApprovalWorld]:
     """A relay, a gateway and a phone in front of such a daemon."""
-    daemon = daemon or AskingDaemon()
+    daemon = daemon or WebApprovalDaemon()
     home, work = path / "home", path / "work"
     (home / "run").mkdir(mode=0o700, parents=True)
     work.mkdir()
     settings = GatewayConfig(**{"cwd": str(work), **config})
     async with AsyncExitStack() as stack:
-        socket = RunFiles.of(home).socket
-        await stack.enter_async_context(listening(daemon, socket, limits=Limits(drain_timeout=0.1)))
-        relay = await stack.enter_async_context(
-            Relay(RelayConfig(path / "relay", port=0, durability="os", static=static))
+        socket = RunFiles.for_home(home).socket_path
+        await stack.enter_async_context(
+            open_listener(daemon, socket, limits=TransportLimits(drain_timeout=0.1))
         )
-        device = await stack.enter_async_context(phone(relay.url))
-        credentials = await let_in(device, relay.url)
-        Store(home).prepare()
-        credentials.save(Store(home).credentials)
-        made = AskingWorld(daemon, relay, device, credentials, home, settings)
+        relay = await stack.enter_async_context(
+            RelayServer(RelayConfig(path / "relay", port=0, durability="os", static=static))
+        )
+        device = await stack.enter_async_context(open_device(relay.url))
+        credentials = await pair_with_device(device, relay.url)
+        WebFolder(home).prepare()
+        credentials.save(WebFolder(home).credentials_file)
+        made = ApprovalWorld(daemon, relay, device, credentials, home, settings)
         try:
             await made.start_gateway()
             await device.connect()

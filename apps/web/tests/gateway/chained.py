@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apps.web.tests.gateway.phone import Phone, Session
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession
 from crabtalk_web.relay.ids import new_id
 from crabtalk_web.sealing import from_base64, to_base64
-from crabtalk_web.stream import Envelope, Service
+from crabtalk_web.stream import Envelope, ServiceEvent
 
 
 @dataclass
-class Letter:
+class SealedLetter:
     """A sealed message that may or may not have been sent."""
 
     content: str
@@ -23,21 +23,21 @@ class Letter:
 
 
 @dataclass
-class Chained:
+class MessageChain:
     """One chain of one device in one session."""
 
-    phone: Phone
-    session: Session
+    phone: DeviceClient
+    session: DeviceSession
     device: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     chain: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     counter: int = 0
     previous: str = ""
 
-    def write(self, text: str) -> Letter:
+    def seal_text(self, text: str) -> SealedLetter:
         """The next message of the chain, not sent yet."""
         return self.seal({"role": "user", "content": {"type": "text", "text": text}})
 
-    def seal(self, body: dict[str, Any], session: str = "") -> Letter:
+    def seal(self, body: dict[str, Any], session: str = "") -> SealedLetter:
         self.counter += 1
         link = {
             "device": self.device,
@@ -51,21 +51,21 @@ class Chained:
         sealed = from_base64(content)
         assert sealed is not None
         self.previous = to_base64(hashlib.sha256(sealed).digest())
-        return Letter(content, str(uuid.uuid4()))
+        return SealedLetter(content, str(uuid.uuid4()))
 
-    async def send(self, letter: Letter, local_id: str = "") -> None:
+    async def send(self, letter: SealedLetter, local_id: str = "") -> None:
         """With another local id it is what a relay could do by itself."""
         message = {"content": letter.content, "localId": local_id or letter.local_id}
         path = f"/v3/sessions/{self.session.id}/messages"
-        await self.phone.ask("POST", path, {"messages": [message]})
+        await self.phone.request("POST", path, {"messages": [message]})
 
-    async def say(self, text: str) -> Letter:
-        letter = self.write(text)
+    async def send_text(self, text: str) -> SealedLetter:
+        letter = self.seal_text(text)
         await self.send(letter)
         return letter
 
 
-def new_name() -> str:
+def new_local_id() -> str:
     return str(uuid.uuid4())
 
 
@@ -88,18 +88,18 @@ def deliver_again(data: Path, session: str, seq: int) -> None:
     db.close()
 
 
-def notices(envelopes: list[Envelope]) -> list[str]:
+def find_refusal_notices(envelopes: list[Envelope]) -> list[str]:
     """What people are told about messages that were refused."""
     return [
         e.ev.text
         for e in envelopes
-        if isinstance(e.ev, Service) and e.ev.text.startswith("**Not delivered:**")
+        if isinstance(e.ev, ServiceEvent) and e.ev.text.startswith("**Not delivered:**")
     ]
 
 
-def reasons(envelopes: list[Envelope]) -> list[str]:
+def find_refusal_reasons(envelopes: list[Envelope]) -> list[str]:
     return [
         str(e.ev.refused["reason"])
         for e in envelopes
-        if isinstance(e.ev, Service) and isinstance(e.ev.refused, dict)
+        if isinstance(e.ev, ServiceEvent) and isinstance(e.ev.refused, dict)
     ]

@@ -16,33 +16,33 @@ PATIENCE = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WebCommandResult:
     code: int | None
     out: str
     err: str
 
     @property
-    def answer(self) -> str:
+    def output(self) -> str:
         """What it printed, having succeeded without another word."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
 
-async def called(*words: str | Path, **env: str) -> Outcome:
+async def run_web_command(*words: str | Path, **env: str) -> WebCommandResult:
     process = await asyncio.create_subprocess_exec(
         PROGRAM, *words, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
     )
     async with asyncio.timeout(PATIENCE):
         out, err = await process.communicate()
-    return Outcome(process.returncode, out.decode(), err.decode())
+    return WebCommandResult(process.returncode, out.decode(), err.decode())
 
 
 @dataclass
-class Running:
+class RunningWebCommand:
     process: asyncio.subprocess.Process
     lines: list[str] = field(default_factory=list)
 
-    async def until(self, pattern: str) -> re.Match[str]:
+    async def wait_for_line(self, pattern: str) -> re.Match[str]:
         """In the next line of its output that has it."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
@@ -52,7 +52,7 @@ class Running:
                     return found
         raise AssertionError(f"it ended without {pattern!r}: {self.lines}")
 
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
@@ -61,12 +61,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(log: Path, *words: str | Path) -> AsyncIterator[Running]:
+async def start_web_command(log: Path, *words: str | Path) -> AsyncIterator[RunningWebCommand]:
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(PROGRAM, *words, stdout=PIPE, stderr=errors)
-    found = Running(process)
+    found = RunningWebCommand(process)
     try:
         yield found
     finally:
         if process.returncode is None:
-            await found.end(signal.SIGKILL)
+            await found.stop(signal.SIGKILL)

@@ -11,17 +11,24 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apps.web.tests.gateway.phone import Phone, Session, in_order, phone, story, texts
-from apps.web.tests.gateway.processes import gateway_of
-from apps.web.tests.gateway.world import let_in
+from apps.web.tests.gateway.phone import (
+    DeviceClient,
+    DeviceSession,
+    check_order,
+    format_envelopes,
+    list_texts,
+    open_device,
+)
+from apps.web.tests.gateway.processes import build_gateway_process
+from apps.web.tests.gateway.world import pair_with_device
 from crabtalk.client import connect
 from crabtalk.protocol import wire
-from crabtalk_web.gateway import Store
-from crabtalk_web.gateway.errors import AWAY
-from crabtalk_web.relay import Relay, RelayConfig
-from crabtalk_web.stream import Envelope, File, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
-from tests.crash.process import prepare
-from tests.daemon.child import Child
+from crabtalk_web.gateway import WebFolder
+from crabtalk_web.gateway.errors import DAEMON_AWAY_ERRORS
+from crabtalk_web.relay import RelayConfig, RelayServer
+from crabtalk_web.stream import Envelope, FileEvent, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
+from tests.crash.process import prepare_home
+from tests.daemon.child import CrabtalkdProcess
 from tests.model_server import model_server
 
 AGENTS = ("crab", "owl")
@@ -30,7 +37,7 @@ SETTLE = 120.0
 
 
 @dataclass
-class Report:
+class DeliveryCrashReport:
     kills: Counter[str] = field(default_factory=Counter)
     retries: int = 0
     messages: int = 0
@@ -47,17 +54,19 @@ class Report:
         )
 
 
-class DeliverySiege:
+class DeliveryCrashRun:
     def __init__(self, path: Path, seed: str) -> None:
         self._path = path
         self._home = path / "home"
         self._random = random.Random(seed)
-        self._said: dict[str, list[str]] = {agent: [] for agent in AGENTS}  # on the phone
-        self._typed: dict[str, list[str]] = {agent: [] for agent in AGENTS}  # in the terminal
+        self._phone_texts: dict[str, list[str]] = {agent: [] for agent in AGENTS}  # on the phone
+        self._terminal_texts: dict[str, list[str]] = {
+            agent: [] for agent in AGENTS
+        }  # in the terminal
         self._number = 0
-        self.report = Report()
+        self.report = DeliveryCrashReport()
 
-    async def carry_out(self, kills: int) -> Report:
+    async def run(self, kills: int) -> DeliveryCrashReport:
         begun = time.monotonic()
         async with AsyncExitStack() as stack:
             await self._set_up(stack)
@@ -72,25 +81,25 @@ class DeliverySiege:
     async def _set_up(self, stack: AsyncExitStack) -> None:
         model = await stack.enter_async_context(model_server())
         config = RelayConfig(self._path / "relay", port=0, durability="os")
-        relay = await stack.enter_async_context(Relay(config))
-        self._phone: Phone = await stack.enter_async_context(phone(relay.url))
-        prepare(self._home, model, durability="os")
-        credentials = await let_in(self._phone, relay.url)
-        Store(self._home).prepare()
-        credentials.save(Store(self._home).credentials)
+        relay = await stack.enter_async_context(RelayServer(config))
+        self._phone: DeviceClient = await stack.enter_async_context(open_device(relay.url))
+        prepare_home(self._home, model, durability="os")
+        credentials = await pair_with_device(self._phone, relay.url)
+        WebFolder(self._home).prepare()
+        credentials.save(WebFolder(self._home).credentials_file)
         work = self._path / "work"
         work.mkdir()
         (work / "note.txt").write_text("a note")
         (self._home / "config").mkdir(exist_ok=True)
         (self._home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
-        self._daemon = Child(self._home)
+        self._daemon = CrabtalkdProcess(self._home)
         stack.push_async_callback(self._daemon.kill)
         await self._daemon.start()
-        self._gateway = gateway_of(self._home, self._path / "gateway.log")
+        self._gateway = build_gateway_process(self._home, self._path / "gateway.log")
         stack.push_async_callback(self._gateway.kill)
         await self._gateway.start()
-        self._sessions: dict[str, Session] = {
-            agent: await self._phone.session(agent) for agent in AGENTS
+        self._sessions: dict[str, DeviceSession] = {
+            agent: await self._phone.wait_for_session(agent) for agent in AGENTS
         }
 
     async def _round(self) -> None:
@@ -101,7 +110,7 @@ class DeliverySiege:
         plans = {agent: self._plan() for agent in AGENTS}
         async with asyncio.TaskGroup() as group:
             for agent, (text, is_typed) in plans.items():
-                group.create_task(self._talk(agent, text, is_typed=is_typed))
+                group.create_task(self._send(agent, text, is_typed=is_typed))
             await asyncio.sleep(pause)
             for victim in victims:
                 await (self._gateway if victim == "gateway" else self._daemon).kill()
@@ -112,14 +121,14 @@ class DeliverySiege:
 
     def _plan(self) -> tuple[str, bool]:
         self._number += 1
-        return script(self._number, self._random), self._random.random() < 0.5
+        return build_script(self._number, self._random), self._random.random() < 0.5
 
-    async def _talk(self, agent: str, text: str, *, is_typed: bool) -> None:
+    async def _send(self, agent: str, text: str, *, is_typed: bool) -> None:
         if not is_typed:
-            self._said[agent].append(text)
-            await self._phone.say(self._sessions[agent], text)
+            self._phone_texts[agent].append(text)
+            await self._phone.send_text(self._sessions[agent], text)
             return
-        self._typed[agent].append(text)
+        self._terminal_texts[agent].append(text)
         while True:
             try:
                 async with connect(home=self._home) as client:
@@ -128,12 +137,12 @@ class DeliverySiege:
                         async for event in events:
                             if isinstance(event, wire.StreamEnd):
                                 return
-            except AWAY:
+            except DAEMON_AWAY_ERRORS:
                 self.report.retries += 1
                 await asyncio.sleep(0.05)
 
     async def _check(self, agent: str) -> None:
-        said, typed = self._said[agent], self._typed[agent]
+        said, typed = self._phone_texts[agent], self._terminal_texts[agent]
         records: list[wire.ConversationRecord] = []
         envelopes: list[Envelope] = []
         deadline = time.monotonic() + SETTLE
@@ -141,17 +150,17 @@ class DeliverySiege:
         while not is_settled and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
             records = await self._records(agent)
-            envelopes = await self._phone.envelopes(self._sessions[agent])
-            is_settled = is_told(records, envelopes, [*said, *typed], typed)
-        assert is_settled, story(envelopes[-40:])
-        in_order(envelopes)
+            envelopes = await self._phone.read_envelopes(self._sessions[agent])
+            is_settled = is_delivered(records, envelopes, [*said, *typed], typed)
+        assert is_settled, format_envelopes(envelopes[-40:])
+        check_order(envelopes)
         messages = [r.message for r in records if r.WhichOneof("record") == "message"]
         users = Counter(m.content for m in messages if m.role == "user")
         assert users == Counter([*said, *typed]), "the log has each message once"
-        assert Counter(texts(envelopes, "user")) == Counter(typed), "and the phone those typed"
+        assert Counter(list_texts(envelopes, "user")) == Counter(typed), "and the phone those typed"
         compare_answers(messages, envelopes)
         self.report.failed_calls += compare_calls(messages, envelopes)
-        assert not any(isinstance(e.ev, File) for e in envelopes), "no send_file succeeded"
+        assert not any(isinstance(e.ev, FileEvent) for e in envelopes), "no send_file succeeded"
         ends = [r.run_end for r in records if r.WhichOneof("record") == "run_end"]
         completed = {end.run_id for end in ends if end.stop_reason == wire.STOP_REASON_COMPLETED}
         runs = {m.run_id for m in messages}
@@ -171,7 +180,7 @@ class DeliverySiege:
         return found
 
 
-def script(number: int, source: random.Random) -> str:
+def build_script(number: int, source: random.Random) -> str:
     """A turn: some have a call that succeeds, some one that fails, for the daemon has no such
     tool."""
     kind = source.random()
@@ -184,7 +193,7 @@ def script(number: int, source: random.Random) -> str:
     return f"!say answer {number}"
 
 
-def is_told(
+def is_delivered(
     records: Sequence[wire.ConversationRecord],
     envelopes: Sequence[Envelope],
     expected: Sequence[str],
@@ -194,11 +203,11 @@ def is_told(
     messages = [r.message for r in records if r.WhichOneof("record") == "message"]
     opened = sum(isinstance(e.ev, TurnStart) for e in envelopes)
     closed = sum(isinstance(e.ev, TurnEnd) for e in envelopes)
-    shown = set(texts(list(envelopes)))
+    shown = set(list_texts(list(envelopes)))
     answers = {m.content for m in messages if is_answer(m.content)}
     return (
         {m.content for m in messages if m.role == "user"} >= set(expected)
-        and set(texts(list(envelopes), "user")) >= set(typed)
+        and set(list_texts(list(envelopes), "user")) >= set(typed)
         and answers <= shown
         and opened == closed
     )
@@ -215,7 +224,7 @@ def compare_answers(
     """What the log has is shown once and in its order. Words that were streamed when the daemon was
     killed may be shown though the log does not have them."""
     stored = [m.content for m in messages if m.role == "assistant" and is_answer(m.content)]
-    shown = [text for text in texts(list(envelopes)) if is_answer(text)]
+    shown = [text for text in list_texts(list(envelopes)) if is_answer(text)]
     assert max(Counter(shown).values(), default=0) <= 1, "nothing is shown twice"
     assert [text for text in shown if text in set(stored)] == stored
 

@@ -17,22 +17,30 @@ from crabtalk_web.sealing import (
     MasterSecret,
     approve_with_content_key,
     approve_with_secret,
-    blob_key,
+    derive_blob_key,
     from_base64,
-    key_of_link,
     new_key,
     open_blob,
+    parse_link_key,
     seal_blob,
     to_base64,
     unwrap_key,
 )
-from crabtalk_web.stream import Envelope, Order, SessionBody, Text, TurnEnd, decode_body, new_id
+from crabtalk_web.stream import (
+    Envelope,
+    EnvelopeOrder,
+    SessionBody,
+    TextEvent,
+    TurnEnd,
+    decode_body,
+    new_id,
+)
 
 PATIENCE = 25
 
 
 @dataclass
-class Said:
+class OpenedMessage:
     """A message of a session, opened."""
 
     seq: int
@@ -46,7 +54,7 @@ class Said:
 
 
 @dataclass
-class Session:
+class DeviceSession:
     """As the phone sees it."""
 
     id: str
@@ -59,17 +67,17 @@ class Session:
         return DataSealer(self.key)
 
 
-class Phone:
+class DeviceClient:
     def __init__(self, url: str, secret: MasterSecret | None = None, invite: str = "") -> None:
         self.url = url
         self.invite = invite
         self.secret = secret or MasterSecret(new_key())
         self.token = ""
-        self.told: list[tuple[str, Any]] = []
-        self.news = asyncio.Event()
+        self.events: list[tuple[str, Any]] = []
+        self.event_arrived = asyncio.Event()
         self._io: socketio.AsyncClient | None = None
 
-    async def __aenter__(self) -> "Phone":
+    async def __aenter__(self) -> "DeviceClient":
         self.http = aiohttp.ClientSession()
         await self.log_in()
         return self
@@ -80,7 +88,7 @@ class Phone:
 
     async def log_in(self) -> None:
         challenge = os.urandom(32)
-        told = await self.ask(
+        told = await self.request(
             "POST",
             "/v1/auth",
             {
@@ -92,7 +100,7 @@ class Phone:
         )
         self.token = told["token"]
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
         """Again and again while nobody answers: a relay may just be starting."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         async with asyncio.timeout(PATIENCE):
@@ -107,133 +115,142 @@ class Phone:
                     await asyncio.sleep(0.05)
 
     async def approve(self, link: str, *, in_the_old_way: bool = False) -> None:
-        key = key_of_link(link)
+        key = parse_link_key(link)
         assert key is not None
         if in_the_old_way:
             response = approve_with_secret(key, self.secret.secret)
         else:
             response = approve_with_content_key(key, self.secret.content_keys.public)
-        await self.ask(
+        await self.request(
             "POST", "/v1/auth/response", {"publicKey": to_base64(key), "response": response}
         )
 
     # ── Sessions ────────────────────────────────────────────────────────────────────────────
 
-    async def sessions(self) -> list[Session]:
-        found = (await self.ask("GET", "/v1/sessions"))["sessions"]
-        return [self._opened(one) for one in found]
+    async def list_sessions(self) -> list[DeviceSession]:
+        found = (await self.request("GET", "/v1/sessions"))["sessions"]
+        return [self._open_session(one) for one in found]
 
-    async def all_sessions(self) -> list[Session]:
+    async def list_all_sessions(self) -> list[DeviceSession]:
         """However many there are, page by page."""
-        found: list[Session] = []
+        found: list[DeviceSession] = []
         cursor = ""
         while True:
-            page = await self.ask("GET", f"/v2/sessions?limit=200{cursor}")
-            found += [self._opened(one) for one in page["sessions"]]
+            page = await self.request("GET", f"/v2/sessions?limit=200{cursor}")
+            found += [self._open_session(one) for one in page["sessions"]]
             if not page["hasNext"]:
                 return found
             cursor = f"&cursor={page['nextCursor']}"
 
-    def _opened(self, row: dict[str, Any]) -> Session:
+    def _open_session(self, row: dict[str, Any]) -> DeviceSession:
         wrapped = from_base64(row["dataEncryptionKey"])
         assert wrapped is not None
         key = unwrap_key(self.secret.content_keys.secret, wrapped)
         assert key is not None
-        session = Session(row["id"], key)
+        session = DeviceSession(row["id"], key)
         session.metadata = session.sealer.open(row["metadata"])
         state = row["agentState"]
         session.state = session.sealer.open(state) if state else {}
         return session
 
-    async def session(self, agent: str = "crab") -> Session:
+    async def wait_for_session(self, agent: str = "crab") -> DeviceSession:
         """That of an agent, once there is one."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                for session in await self.sessions():
+                for session in await self.list_sessions():
                     if session.metadata["name"] == agent:
                         return session
                 await asyncio.sleep(0.02)
 
-    async def say(self, session: Session, text: str, **rest: Any) -> str:
+    async def send_text(self, session: DeviceSession, text: str, **rest: Any) -> str:
         body = {
             "role": "user",
             "content": {"type": "text", "text": text},
             "meta": {"sentFrom": "web"},
         }
-        return await self.post(session, body, **rest)
+        return await self.send_body(session, body, **rest)
 
-    async def post(self, session: Session, body: Any, local_id: str = "") -> str:
+    async def send_body(self, session: DeviceSession, body: Any, local_id: str = "") -> str:
         local_id = local_id or str(uuid.uuid4())
         message = {"content": session.sealer.seal(body), "localId": local_id}
-        await self.ask("POST", f"/v3/sessions/{session.id}/messages", {"messages": [message]})
+        await self.request("POST", f"/v3/sessions/{session.id}/messages", {"messages": [message]})
         return local_id
 
-    def envelope(self, event: dict[str, Any]) -> dict[str, Any]:
+    def build_envelope(self, event: dict[str, Any]) -> dict[str, Any]:
         return {"id": new_id(), "time": 1, "role": "user", "ev": event}
 
-    async def read(self, session: Session) -> list[Said]:
+    async def read_messages(self, session: DeviceSession) -> list[OpenedMessage]:
         """All of it, page by page, from the first on."""
-        found: list[Said] = []
+        found: list[OpenedMessage] = []
         after, has_more = 0, True
         while has_more:
             path = f"/v3/sessions/{session.id}/messages?after_seq={after}&limit=100"
-            page = await self.ask("GET", path)
-            found += [self.opened(session, message) for message in page["messages"]]
+            page = await self.request("GET", path)
+            found += [self.open_message(session, message) for message in page["messages"]]
             after = found[-1].seq if found else 0
             has_more = page["hasMore"]
         return found
 
-    def opened(self, session: Session, message: dict[str, Any]) -> Said:
+    def open_message(self, session: DeviceSession, message: dict[str, Any]) -> OpenedMessage:
         plain = session.sealer.open(message["content"]["c"])
-        return Said(message["seq"], message["localId"], plain if isinstance(plain, dict) else {})
+        return OpenedMessage(
+            message["seq"], message["localId"], plain if isinstance(plain, dict) else {}
+        )
 
-    async def envelopes(self, session: Session) -> list[Envelope]:
-        return [said.envelope for said in await self.read(session) if said.envelope is not None]
+    async def read_envelopes(self, session: DeviceSession) -> list[Envelope]:
+        return [
+            said.envelope for said in await self.read_messages(session) if said.envelope is not None
+        ]
 
-    async def until(
-        self, session: Session, is_so: Callable[[list[Envelope]], bool], patience: float = PATIENCE
+    async def wait_for_envelopes(
+        self,
+        session: DeviceSession,
+        is_so: Callable[[list[Envelope]], bool],
+        patience: float = PATIENCE,
     ) -> list[Envelope]:
         """The envelopes, once it is so."""
         envelopes: list[Envelope] = []
         try:
             async with asyncio.timeout(patience):
                 while True:
-                    envelopes = await self.envelopes(session)
+                    envelopes = await self.read_envelopes(session)
                     if is_so(envelopes):
                         return envelopes
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise AssertionError(story(envelopes)) from None
+            raise AssertionError(format_envelopes(envelopes)) from None
 
-    async def until_ended(
-        self, session: Session, turns: int = 1, patience: float = PATIENCE
+    async def wait_for_turns(
+        self, session: DeviceSession, turns: int = 1, patience: float = PATIENCE
     ) -> list[Envelope]:
-        return await self.until(session, lambda found: len(endings(found)) >= turns, patience)
+        return await self.wait_for_envelopes(
+            session, lambda found: len(list_turn_statuses(found)) >= turns, patience
+        )
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 
-    async def upload(self, session: Session, data: bytes) -> str:
-        sealed = seal_blob(blob_key(session.key), data)
+    async def upload(self, session: DeviceSession, data: bytes) -> str:
+        sealed = seal_blob(derive_blob_key(session.key), data)
         base = f"/v1/sessions/{session.id}/attachments"
-        told = await self.ask("POST", f"{base}/request-upload", {"size": len(sealed)})
+        told = await self.request("POST", f"{base}/request-upload", {"size": len(sealed)})
         headers = {"Authorization": f"Bearer {self.token}"}
         async with self.http.put(told["uploadUrl"], data=sealed, headers=headers) as response:
             assert response.status == 200
         return str(told["ref"])
 
-    async def download(self, session: Session, ref: str) -> bytes | None:
+    async def download(self, session: DeviceSession, ref: str) -> bytes | None:
         base = f"/v1/sessions/{session.id}/attachments"
-        told = await self.ask("POST", f"{base}/request-download", {"ref": ref})
+        told = await self.request("POST", f"{base}/request-download", {"ref": ref})
         headers = {"Authorization": f"Bearer {self.token}"}
         async with self.http.get(told["downloadUrl"], headers=headers) as response:
             assert response.status == 200
-            return open_blob(blob_key(session.key), await response.read())
+            return open_blob(derive_blob_key(session.key), await response.read())
 
     # ── The socket ──────────────────────────────────────────────────────────────────────────
 
     async def connect(self) -> None:
         self._io = socketio.AsyncClient(reconnection=False)
-        self._io.on("*", self._hear)
+        self._io.on("*", self._on_event)
         await self._io.connect(
             self.url,
             socketio_path="/v1/updates",
@@ -251,26 +268,26 @@ class Phone:
                 await http.close()
             self._io = None
 
-    async def _hear(self, name: str, payload: Any = None) -> None:
-        self.told.append((name, payload))
-        self.news.set()
+    async def _on_event(self, name: str, payload: Any = None) -> None:
+        self.events.append((name, payload))
+        self.event_arrived.set()
 
-    async def heard(self, is_it: Callable[[str, Any], bool]) -> Any:
+    async def wait_for_event(self, is_it: Callable[[str, Any], bool]) -> Any:
         async with asyncio.timeout(PATIENCE):
             while True:
-                self.news.clear()
-                for name, payload in self.told:
+                self.event_arrived.clear()
+                for name, payload in self.events:
                     if is_it(name, payload):
                         return payload
-                await self.news.wait()
+                await self.event_arrived.wait()
 
-    async def call(self, session: Session, method: str, **params: Any) -> Any:
+    async def call_method(self, session: DeviceSession, method: str, **params: Any) -> Any:
         """None for an empty answer."""
         assert self._io is not None
         sealed = session.sealer.seal(params)
         return await self.call_sealed(session, method, sealed)
 
-    async def call_sealed(self, session: Session, method: str, sealed: str) -> Any:
+    async def call_sealed(self, session: DeviceSession, method: str, sealed: str) -> Any:
         assert self._io is not None
         request = {"method": f"{session.id}:{method}", "params": sealed}
         async with asyncio.timeout(PATIENCE):
@@ -284,42 +301,42 @@ class Phone:
 
 
 @asynccontextmanager
-async def phone(
+async def open_device(
     url: str, secret: MasterSecret | None = None, invite: str = ""
-) -> AsyncIterator[Phone]:
-    async with Phone(url, secret, invite) as device:
+) -> AsyncIterator[DeviceClient]:
+    async with DeviceClient(url, secret, invite) as device:
         yield device
 
 
 # ── What came of it ────────────────────────────────────────────────────────────────────────────
 
 
-def endings(envelopes: list[Envelope]) -> list[str]:
+def list_turn_statuses(envelopes: list[Envelope]) -> list[str]:
     return [e.ev.status for e in envelopes if isinstance(e.ev, TurnEnd)]
 
 
-def texts(envelopes: list[Envelope], role: str = "agent") -> list[str]:
+def list_texts(envelopes: list[Envelope], role: str = "agent") -> list[str]:
     return [
         e.ev.text
         for e in envelopes
-        if isinstance(e.ev, Text) and e.role == role and not e.ev.thinking
+        if isinstance(e.ev, TextEvent) and e.role == role and not e.ev.thinking
     ]
 
 
-def kinds(envelopes: list[Envelope]) -> list[str]:
+def list_event_tags(envelopes: list[Envelope]) -> list[str]:
     return [str(type(e.ev).__struct_config__.tag) for e in envelopes]
 
 
-def story(envelopes: list[Envelope]) -> str:
+def format_envelopes(envelopes: list[Envelope]) -> str:
     return "\n".join(f"{e.time} {e.role} {e.turn[:6]} {e.subagent[:6]} {e.ev}" for e in envelopes)
 
 
-def in_order(envelopes: list[Envelope]) -> list[Envelope]:
+def check_order(envelopes: list[Envelope]) -> list[Envelope]:
     """Checks all that holds between the envelopes of a session."""
-    order = Order()
+    order = EnvelopeOrder()
     for envelope in envelopes:
         try:
-            order.follow(envelope)
+            order.check_next(envelope)
         except ValueError as error:
-            raise AssertionError(f"{error}: {envelope}\n{story(envelopes)}") from None
+            raise AssertionError(f"{error}: {envelope}\n{format_envelopes(envelopes)}") from None
     return envelopes

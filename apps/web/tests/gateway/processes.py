@@ -10,7 +10,7 @@ from apps.web.tests.relay.processes import PATIENCE
 from tests.model_server import ROOT
 
 
-class Killable:
+class KillableProcess:
     """A program that is started, killed and started again. What it says is in a file."""
 
     def __init__(self, log: Path, *command: str) -> None:
@@ -29,7 +29,7 @@ class Killable:
                 env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             )
 
-    async def line(self) -> str:
+    async def read_line(self) -> str:
         assert self._process is not None
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
@@ -47,10 +47,12 @@ class Killable:
         return self._process is not None and self._process.returncode is None
 
 
-def gateway_of(home: Path, log: Path) -> Killable:
-    return Killable(log, sys.executable, "-m", "crabtalk_web", "gateway", "--home", str(home))
+def build_gateway_process(home: Path, log: Path) -> KillableProcess:
+    return KillableProcess(
+        log, sys.executable, "-m", "crabtalk_web", "gateway", "--home", str(home)
+    )
 
 
-def relay_of(data: Path, log: Path, port: int = 0) -> Killable:
+def build_relay_process(data: Path, log: Path, port: int = 0) -> KillableProcess:
     command = [sys.executable, "-m", "crabtalk_web.relay", str(data), "--port", str(port)]
-    return Killable(log, *command)
+    return KillableProcess(log, *command)

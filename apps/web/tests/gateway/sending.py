@@ -2,21 +2,21 @@
 
 from typing import ClassVar
 
-from crabtalk.hooks.tool import Tool, ToolHook
+from crabtalk.hooks.tool import AgentTool, ToolHook
 from crabtalk.runtime import ToolDispatch, ToolError
 
 
-class SendFile(Tool):
+class WebSendFileTool(AgentTool):
     """Send a file to the person."""
 
     name: ClassVar[str] = "send_file"
     path: str
 
-    async def run(self, call: ToolDispatch, hook: "Sending") -> str:
+    async def run(self, call: ToolDispatch, hook: "WebSendFileHook") -> str:
         if self.path == "refused":
             raise ToolError("permission denied: not this one")
         return "sent"
 
 
-class Sending(ToolHook):
-    tools: ClassVar[tuple[type[Tool], ...]] = (SendFile,)
+class WebSendFileHook(ToolHook):
+    tools: ClassVar[tuple[type[AgentTool], ...]] = (WebSendFileTool,)

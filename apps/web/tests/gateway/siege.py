@@ -11,14 +11,21 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from apps.web.tests.gateway.phone import Phone, Session, in_order, phone, story, texts
-from apps.web.tests.gateway.processes import gateway_of, relay_of
-from apps.web.tests.gateway.sending import Sending
-from apps.web.tests.gateway.world import AGENTS, let_in
+from apps.web.tests.gateway.phone import (
+    DeviceClient,
+    DeviceSession,
+    check_order,
+    format_envelopes,
+    list_texts,
+    open_device,
+)
+from apps.web.tests.gateway.processes import build_gateway_process, build_relay_process
+from apps.web.tests.gateway.sending import WebSendFileHook
+from apps.web.tests.gateway.world import AGENTS, pair_with_device
 from crabtalk.client import Client
-from crabtalk_web.gateway import Store
-from crabtalk_web.stream import Envelope, File, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
-from tests.daemon.served import Served, served, told
+from crabtalk_web.gateway import WebFolder
+from crabtalk_web.stream import Envelope, FileEvent, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
+from tests.daemon.served import InProcessDaemon, collect_events, run_daemon
 
 ROUND = 60.0
 # What the journal says when: a text has come from the relay, the daemon is about to be told, it was
@@ -34,7 +41,7 @@ MOMENTS = {
 
 
 @dataclass
-class Report:
+class GatewayCrashReport:
     rounds: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     moments: Counter[str] = field(default_factory=Counter)
@@ -51,20 +58,20 @@ class Report:
         )
 
 
-class Siege:
+class GatewayCrashRun:
     def __init__(self, path: Path, seed: str) -> None:
         self._path = path
         self._random = random.Random(seed)
-        self._said: dict[str, list[str]] = {"crab": [], "owl": []}  # on the phone
-        self._typed: dict[str, list[str]] = {"crab": [], "owl": []}  # in the terminal
+        self._phone_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # on the phone
+        self._terminal_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # in the terminal
         self._number = 0
-        self.report = Report()
+        self.report = GatewayCrashReport()
 
-    async def carry_out(self, rounds: int) -> Report:
+    async def run(self, rounds: int) -> GatewayCrashReport:
         begun = time.monotonic()
         async with AsyncExitStack() as stack:
             self._daemon = await stack.enter_async_context(
-                served(self._path, agents=AGENTS, hooks={"sending": Sending()})
+                run_daemon(self._path, agents=AGENTS, hooks={"sending": WebSendFileHook()})
             )
             self._client: Client = await stack.enter_async_context(self._daemon.client())
             await self._set_up(stack, self._daemon)
@@ -75,38 +82,38 @@ class Siege:
         self.report.took = time.monotonic() - begun
         return self.report
 
-    async def _set_up(self, stack: AsyncExitStack, daemon: Served) -> None:
+    async def _set_up(self, stack: AsyncExitStack, daemon: InProcessDaemon) -> None:
         data, log = self._path / "relay", self._path / "relay.log"
-        first = relay_of(data, log)
+        first = build_relay_process(data, log)
         await first.start()
-        url = await first.line()
+        url = await first.read_line()
         await first.kill()
-        self._relay = relay_of(data, log, urlsplit(url).port or 0)
+        self._relay = build_relay_process(data, log, urlsplit(url).port or 0)
         stack.push_async_callback(self._relay.kill)
         await self._relay.start()
-        await self._relay.line()
-        self._phone: Phone = await stack.enter_async_context(phone(url))
-        credentials = await let_in(self._phone, url)
-        Store(daemon.home).prepare()
-        credentials.save(Store(daemon.home).credentials)
+        await self._relay.read_line()
+        self._phone: DeviceClient = await stack.enter_async_context(open_device(url))
+        credentials = await pair_with_device(self._phone, url)
+        WebFolder(daemon.home).prepare()
+        credentials.save(WebFolder(daemon.home).credentials_file)
         (daemon.home / "config").mkdir(exist_ok=True)
         work = self._path / "work"
         work.mkdir()
         (work / "note.txt").write_text("a note")
         (daemon.home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
-        self._gateway = gateway_of(daemon.home, self._path / "gateway.log")
+        self._gateway = build_gateway_process(daemon.home, self._path / "gateway.log")
         stack.push_async_callback(self._gateway.kill)
         await self._gateway.start()
-        self._sessions: dict[str, Session] = {
-            agent: await self._phone.session(agent) for agent in AGENTS
+        self._sessions: dict[str, DeviceSession] = {
+            agent: await self._phone.wait_for_session(agent) for agent in AGENTS
         }
 
     async def _round(self, number: int) -> None:
         """People talk, somebody is killed meanwhile and comes back."""
         kind = self._random.choice(["time", *MOMENTS])
-        seen = self._seen(kind)
-        talking = asyncio.ensure_future(self._talk())
-        await self._moment(kind, seen)
+        seen = self._count_moments(kind)
+        talking = asyncio.ensure_future(self._talk_to_all())
+        await self._wait_for_moment(kind, seen)
         victims = self._random.choice(
             [(self._gateway,), (self._gateway,), (self._relay,), (self._gateway, self._relay)]
         )
@@ -122,26 +129,26 @@ class Siege:
             await asyncio.sleep(self._random.uniform(0.1, 0.7))
         self.report.rounds = number + 1
 
-    async def _moment(self, kind: str, seen: int) -> None:
+    async def _wait_for_moment(self, kind: str, seen: int) -> None:
         """Some time, or the very moment at which something is written down, or a little later."""
         if kind == "time":
             await asyncio.sleep(self._random.uniform(0, 0.25))
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(1.5):  # nobody may have said anything on the phone
-                while self._seen(kind) <= seen:
+                while self._count_moments(kind) <= seen:
                     await asyncio.sleep(0.001)
                 self.report.moments[kind] += 1
         await asyncio.sleep(self._random.choice([0, 0, 0.002, 0.01]))
 
-    def _seen(self, kind: str) -> int:
+    def _count_moments(self, kind: str) -> int:
         """How often it was written down."""
         if kind == "time":
             return 0
-        journals = Store(self._daemon.home).journal.glob("*.jsonl")
+        journals = WebFolder(self._daemon.home).journal_folder.glob("*.jsonl")
         return sum(path.read_bytes().count(MOMENTS[kind]) for path in journals)
 
-    async def _talk(self) -> None:
+    async def _talk_to_all(self) -> None:
         async with asyncio.TaskGroup() as group:
             for agent in AGENTS:
                 group.create_task(self._talk_to(agent))
@@ -150,44 +157,50 @@ class Siege:
         for _ in range(self._random.randint(1, 2)):
             await asyncio.sleep(self._random.uniform(0, 0.1))
             self._number += 1
-            text = script(self._number, self._random)
+            text = build_script(self._number, self._random)
             if self._random.random() < 0.5:
-                self._said[agent].append(text)
-                await self._phone.say(self._sessions[agent], text, local_id=f"n{self._number}")
+                self._phone_texts[agent].append(text)
+                await self._phone.send_text(
+                    self._sessions[agent], text, local_id=f"n{self._number}"
+                )
             else:
-                self._typed[agent].append(text)
-                await told(self._client.stream(agent, text))
+                self._terminal_texts[agent].append(text)
+                await collect_events(self._client.stream(agent, text))
 
     async def _check(self) -> None:
         for agent, session in self._sessions.items():
-            said, typed = self._said[agent], self._typed[agent]
-            expected = [f"answer {number_of(text)}" for text in (*said, *typed)]
+            said, typed = self._phone_texts[agent], self._terminal_texts[agent]
+            expected = [f"answer {parse_number(text)}" for text in (*said, *typed)]
             sent = sum("send_file" in text for text in (*said, *typed))
             is_done = partial(is_settled, turns=len(expected), files=sent)
-            envelopes = await self._phone.until(session, is_done, patience=40)
-            in_order(envelopes)
+            envelopes = await self._phone.wait_for_envelopes(session, is_done, patience=40)
+            check_order(envelopes)
             page = await self._client.list_messages(agent, limit=5000)
             users = [m.content for m in page.messages if m.role == "user"]
             assert Counter(users) == Counter([*said, *typed]), "the daemon has each of it once"
-            answers = [text for text in texts(envelopes) if text.startswith("answer")]
-            assert Counter(answers) == Counter(expected), story(envelopes)
-            assert Counter(texts(envelopes, "user")) == Counter(typed), story(envelopes)
+            answers = [text for text in list_texts(envelopes) if text.startswith("answer")]
+            assert Counter(answers) == Counter(expected), format_envelopes(envelopes)
+            assert Counter(list_texts(envelopes, "user")) == Counter(typed), format_envelopes(
+                envelopes
+            )
             assert answers == [
                 m.content for m in page.messages if m.content.startswith("answer")
             ], "in the order they were given"
             starts = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallStart))
             ends = Counter(e.ev.call for e in envelopes if isinstance(e.ev, ToolCallEnd))
             assert starts == ends
-            assert sum(isinstance(e.ev, File) for e in envelopes) == sent, story(envelopes)
+            assert sum(isinstance(e.ev, FileEvent) for e in envelopes) == sent, format_envelopes(
+                envelopes
+            )
             self.report.files += sent
-            messages = await self._phone.read(session)
+            messages = await self._phone.read_messages(session)
             assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
             assert len({m.local_id for m in messages}) == len(messages)
             self.report.turns += len(expected)
             self.report.envelopes += len(envelopes)
 
 
-def script(number: int, source: random.Random) -> str:
+def build_script(number: int, source: random.Random) -> str:
     """A turn, some with tools and some with more to say."""
     if source.random() < 0.4:
         return (
@@ -200,13 +213,13 @@ def script(number: int, source: random.Random) -> str:
     return f"!say answer {number}"
 
 
-def number_of(text: str) -> int:
+def parse_number(text: str) -> int:
     return int(text.rsplit(" ", 1)[1])
 
 
 def is_settled(envelopes: list[Envelope], turns: int, files: int) -> bool:
     opened = sum(isinstance(e.ev, TurnStart) for e in envelopes)
     closed = sum(isinstance(e.ev, TurnEnd) for e in envelopes)
-    answers = sum(text.startswith("answer") for text in texts(envelopes))
-    sent = sum(isinstance(e.ev, File) for e in envelopes)
+    answers = sum(text.startswith("answer") for text in list_texts(envelopes))
+    sent = sum(isinstance(e.ev, FileEvent) for e in envelopes)
     return opened == closed and answers >= turns and sent >= files

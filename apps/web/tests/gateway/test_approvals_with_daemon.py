@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import in_order
-from apps.web.tests.gateway.test_questions import asked
-from apps.web.tests.gateway.world import world
+from apps.web.tests.gateway.phone import check_order
+from apps.web.tests.gateway.test_questions import wait_for_question
+from apps.web.tests.gateway.world import open_world
 from crabtalk_web.stream import ToolCallEnd, ToolCallStart
-from tests.daemon.served import calling
+from tests.daemon.served import script_tool_calls
 
 COMMAND = "touch __init__.py '*line*'\n# comment\n\n    echo done"
 AGENTS = {"crab": 'prompt = "You are crab."\napprove = ["bash", "remember"]\n'}
@@ -21,19 +21,19 @@ AGENTS = {"crab": 'prompt = "You are crab."\napprove = ["bash", "remember"]\n'}
 async def test_the_daemon_does_what_a_device_answered(
     tmp_path: Path, label: str, receipt: str
 ) -> None:
-    async with world(tmp_path, agents=AGENTS) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path, agents=AGENTS) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, calling([("bash", {"command": COMMAND})]))
-        name, entry, _ = await asked(w.phone)
+        await w.phone.send_text(session, script_tool_calls([("bash", {"command": COMMAND})]))
+        name, entry, _ = await wait_for_question(w.phone)
         shown = entry["form"]["questions"][0]["approval"]
         assert (shown["tool"], shown["call"], shown["isWhole"]) == ("bash", COMMAND, True)
         answers = {"q0": {"options": [label], "digest": shown["digest"]}}
-        told = await w.phone.call(
+        told = await w.phone.call_method(
             session, "communication", id=name, status="answered", answers=answers
         )
         assert told == {"success": True}
-        envelopes = in_order(await w.phone.until_ended(session))
+        envelopes = check_order(await w.phone.wait_for_turns(session))
         results = {e.ev.call: e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd)}
         starts = [e.ev for e in envelopes if isinstance(e.ev, ToolCallStart)]
         assert [results[one.call] for one in starts if one.name == "ask-user"] == [receipt]
@@ -43,16 +43,16 @@ async def test_the_daemon_does_what_a_device_answered(
 
 @pytest.mark.req("gateway.approval.owner")
 async def test_a_strangers_call_waits_for_the_owner(tmp_path: Path) -> None:
-    async with world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        script = calling([("remember", {"name": "__init__", "content": "*line*"})])
+        script = script_tool_calls([("remember", {"name": "__init__", "content": "*line*"})])
         run = asyncio.ensure_future(client.send("crab", script, sender="tg:666"))
-        name, entry, _ = await asked(w.phone)
+        name, entry, _ = await wait_for_question(w.phone)
         shown = entry["form"]["questions"][0]["approval"]
         assert (shown["requestedBy"], shown["forOwner"]) == ("tg:666", True)
         answers = {"q0": {"options": ["Deny"]}}
-        told = await w.phone.call(
+        told = await w.phone.call_method(
             session, "communication", id=name, status="answered", answers=answers
         )
         assert told == {"success": True}
@@ -64,16 +64,16 @@ async def test_a_strangers_call_waits_for_the_owner(tmp_path: Path) -> None:
 
 @pytest.mark.req("gateway.mode")
 async def test_the_daemons_mode_is_the_one_devices_see(tmp_path: Path) -> None:
-    async with world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
+    async with open_world(tmp_path, agents=AGENTS) as w, w.daemon.client() as client:
         await w.phone.connect()
-        session = await w.phone.session()
-        told = await w.phone.call(session, "setMode", mode="plan")
+        session = await w.phone.wait_for_session()
+        told = await w.phone.call_method(session, "setMode", mode="plan")
         assert told == {"mode": "plan", "isSet": True}
         assert (await client.set_mode("crab")).mode == "plan"
         await client.set_mode("crab", "accept-edits")
         async with asyncio.timeout(20):
             while True:
-                found = (await w.phone.session()).metadata
+                found = (await w.phone.wait_for_session()).metadata
                 if found.get("currentOperatingModeCode") == "accept-edits":
                     break
                 await asyncio.sleep(0.02)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image as Pictures
 
-from apps.web.tests.gateway.phone import kinds, phone, texts
-from apps.web.tests.gateway.processes import gateway_of, relay_of
-from apps.web.tests.gateway.sending import Sending
-from apps.web.tests.gateway.world import let_in
-from crabtalk_web.gateway import Store
-from tests.daemon.served import served
+from apps.web.tests.gateway.phone import list_event_tags, list_texts, open_device
+from apps.web.tests.gateway.processes import build_gateway_process, build_relay_process
+from apps.web.tests.gateway.sending import WebSendFileHook
+from apps.web.tests.gateway.world import pair_with_device
+from crabtalk_web.gateway import WebFolder
+from tests.daemon.served import run_daemon
 
 CANARIES = {
     "agent": "zcanaryagent",
@@ -37,23 +37,23 @@ async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) ->
     (work / f"{words['file']}.png").write_bytes(data.getvalue())
     (work / f"{words['file']}.txt").write_text(words["inside"] * 50)
     agents = {words["agent"]: 'prompt = "You are a bird."\n'}
-    relay = relay_of(tmp_path / "relay", tmp_path / "relay.log")
+    relay = build_relay_process(tmp_path / "relay", tmp_path / "relay.log")
     await relay.start()
-    url = await relay.line()
+    url = await relay.read_line()
     try:
         async with (
-            served(tmp_path, agents=agents, hooks={"sending": Sending()}) as daemon,
+            run_daemon(tmp_path, agents=agents, hooks={"sending": WebSendFileHook()}) as daemon,
             daemon.client() as client,
-            phone(url) as device,
+            open_device(url) as device,
         ):
-            Store(daemon.home).prepare()
-            (await let_in(device, url)).save(Store(daemon.home).credentials)
+            WebFolder(daemon.home).prepare()
+            (await pair_with_device(device, url)).save(WebFolder(daemon.home).credentials_file)
             (daemon.home / "config").mkdir(exist_ok=True)
             (daemon.home / "config" / "web.toml").write_text(f'cwd = "{work}"\n')
-            gateway = gateway_of(daemon.home, tmp_path / "gateway.log")
+            gateway = build_gateway_process(daemon.home, tmp_path / "gateway.log")
             await gateway.start()
             try:
-                session = await device.session(words["agent"])
+                session = await device.wait_for_session(words["agent"])
                 script = "\n".join(
                     [
                         f"!think {words['thought']}",
@@ -65,19 +65,22 @@ async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) ->
                         f"!say {words['answered']}",
                     ]
                 )
-                await device.say(session, f"{words['asked']}\n{script}")
+                await device.send_text(session, f"{words['asked']}\n{script}")
                 ref = await device.upload(session, words["inside"].encode())
                 event = {"t": "file", "ref": ref, "name": f"{words['file']}.doc", "size": 9}
-                await device.post(session, {"role": "session", "content": device.envelope(event)})
-                await device.say(session, "!say and that was it")
-                envelopes = await device.until(
+                await device.send_body(
+                    session, {"role": "session", "content": device.build_envelope(event)}
+                )
+                await device.send_text(session, "!say and that was it")
+                envelopes = await device.wait_for_envelopes(
                     session,
                     lambda found: (
-                        kinds(found).count("file") == 3 and kinds(found).count("turn-end") >= 2
+                        list_event_tags(found).count("file") == 3
+                        and list_event_tags(found).count("turn-end") >= 2
                     ),
                 )
                 # It did pass through the relay, sealed.
-                assert words["answered"] in texts(envelopes)
+                assert words["answered"] in list_texts(envelopes)
                 titled = await client.list_conversations()
                 assert titled.conversations[0].title == words["title"]
             finally:

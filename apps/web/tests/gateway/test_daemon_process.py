@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import endings, in_order, kinds, phone, texts
-from apps.web.tests.gateway.world import let_in, started, stopped
-from crabtalk_web.gateway import GatewayConfig, Store
-from crabtalk_web.relay import Relay, RelayConfig
-from crabtalk_web.stream import Envelope, Service, ToolCallEnd
-from tests.crash.process import prepare
-from tests.daemon.child import Child
+from apps.web.tests.gateway.phone import (
+    check_order,
+    list_event_tags,
+    list_texts,
+    list_turn_statuses,
+    open_device,
+)
+from apps.web.tests.gateway.world import pair_with_device, start_gateway, stop_gateway
+from crabtalk_web.gateway import GatewayConfig, WebFolder
+from crabtalk_web.relay import RelayConfig, RelayServer
+from crabtalk_web.stream import Envelope, ServiceEvent, ToolCallEnd
+from tests.crash.process import prepare_home
+from tests.daemon.child import CrabtalkdProcess
 from tests.model_server import model_server
 
 # What the agent is at, and what has come of it when the daemon is killed.
@@ -31,42 +37,42 @@ async def test_turns_of_a_daemon_that_was_killed_are_closed_and_the_next_ones_ar
     work.mkdir()
     async with (
         model_server() as model,
-        Relay(RelayConfig(tmp_path / "relay", port=0, durability="os")) as relay,
-        phone(relay.url) as device,
+        RelayServer(RelayConfig(tmp_path / "relay", port=0, durability="os")) as relay,
+        open_device(relay.url) as device,
     ):
-        prepare(home, model)
-        daemon = Child(home)
-        credentials = await let_in(device, relay.url)
-        Store(home).prepare()
+        prepare_home(home, model)
+        daemon = CrabtalkdProcess(home)
+        credentials = await pair_with_device(device, relay.url)
+        WebFolder(home).prepare()
         try:
             await daemon.start()
-            _, gateway = await started(home, credentials, GatewayConfig(cwd=str(work)))
-            session = await device.session()
+            _, gateway = await start_gateway(home, credentials, GatewayConfig(cwd=str(work)))
+            session = await device.wait_for_session()
             for number, (moment, script) in enumerate(MOMENTS.items()):
-                await device.say(session, script.format(n=number))
-                await device.until(session, partial(is_at, moment))
+                await device.send_text(session, script.format(n=number))
+                await device.wait_for_envelopes(session, partial(is_at, moment))
                 await daemon.kill()
-                envelopes = in_order(await device.until(session, is_closed))
-                assert endings(envelopes)[-1] == "failed"
-                lines = [e.ev.text for e in envelopes if isinstance(e.ev, Service)]
+                envelopes = check_order(await device.wait_for_envelopes(session, is_closed))
+                assert list_turn_statuses(envelopes)[-1] == "failed"
+                lines = [e.ev.text for e in envelopes if isinstance(e.ev, ServiceEvent)]
                 assert "The connection to the daemon was lost" in lines[-1]
-                await device.say(session, f"!say answer {number}")
+                await device.send_text(session, f"!say answer {number}")
                 await daemon.start()
-                await device.until(session, partial(has_said, f"answer {number}"))
-            envelopes = in_order(await device.until(session, is_closed))
-            said = [text for text in texts(envelopes) if text != "b"]
+                await device.wait_for_envelopes(session, partial(has_said, f"answer {number}"))
+            envelopes = check_order(await device.wait_for_envelopes(session, is_closed))
+            said = [text for text in list_texts(envelopes) if text != "b"]
             assert said == ["answer 0", "look 1", "answer 1", "look 2", "answer 2"]
-            assert endings(envelopes).count("completed") == len(MOMENTS)
-            assert texts(envelopes, "user") == []
+            assert list_turn_statuses(envelopes).count("completed") == len(MOMENTS)
+            assert list_texts(envelopes, "user") == []
             results = [e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd)]
             assert sum("first" in result for result in results) == 1
-            await stopped(gateway)
+            await stop_gateway(gateway)
         finally:
             await daemon.kill()
 
 
 def is_at(kind: str, envelopes: list[Envelope]) -> bool:
-    return kinds(envelopes)[-1:] == [kind]
+    return list_event_tags(envelopes)[-1:] == [kind]
 
 
 def is_closed(envelopes: list[Envelope]) -> bool:
@@ -74,4 +80,4 @@ def is_closed(envelopes: list[Envelope]) -> bool:
 
 
 def has_said(text: str, envelopes: list[Envelope]) -> bool:
-    return text in texts(envelopes) and is_closed(envelopes)
+    return text in list_texts(envelopes) and is_closed(envelopes)

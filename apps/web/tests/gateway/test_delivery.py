@@ -8,16 +8,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from apps.web.tests.gateway.asking_daemon import asking_world
-from apps.web.tests.gateway.phone import endings, in_order, kinds, story, texts
-from apps.web.tests.gateway.world import World, world
+from apps.web.tests.gateway.asking_daemon import open_approval_world
+from apps.web.tests.gateway.phone import (
+    check_order,
+    format_envelopes,
+    list_event_tags,
+    list_texts,
+    list_turn_statuses,
+)
+from apps.web.tests.gateway.world import WebGatewayWorld, open_world
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.model import Tool
 from crabtalk.runtime import Hook, ToolDispatch, ToolError
-from crabtalk_web.gateway import Gateway, GatewayError, Store
-from crabtalk_web.gateway.journal import Journal
-from crabtalk_web.stream import Envelope, File, Service, ToolCallEnd
-from tests.daemon.served import becomes, calling, told
+from crabtalk_web.gateway import WebFolder, WebGateway, WebGatewayError
+from crabtalk_web.gateway.journal import ConversationJournal
+from crabtalk_web.stream import Envelope, FileEvent, ServiceEvent, ToolCallEnd
+from tests.daemon.served import collect_events, script_tool_calls, wait_until
 
 BURST = " ".join(f"w{number}" for number in range(300))
 # What no list of prefixes has, and what such lists take for a failure.
@@ -25,7 +31,7 @@ ERRORS = ["the moon is not full", "nothing found", "Error 7", "", "ok"]
 RESULTS = ["interrupted: is what the page says", "permission denied: in a log file", "bash failed:"]
 
 
-class Answering(Hook):
+class AnswerToolHook(Hook):
     """A tool that fails or succeeds with the text it is given."""
 
     def schema(self) -> list[Tool]:
@@ -41,11 +47,11 @@ class Answering(Hook):
         return given["text"]
 
 
-def journals(w: World) -> list[Path]:
-    return sorted(Store(w.daemon.home).journal.glob("*.jsonl"))
+def list_journals(w: WebGatewayWorld) -> list[Path]:
+    return sorted(WebFolder(w.daemon.home).journal_folder.glob("*.jsonl"))
 
 
-def failures(envelopes: list[Envelope]) -> list[bool]:
+def list_failures(envelopes: list[Envelope]) -> list[bool]:
     return [e.ev.is_error for e in envelopes if isinstance(e.ev, ToolCallEnd)]
 
 
@@ -54,21 +60,25 @@ async def test_a_message_whose_gateway_died_is_said_though_the_daemon_is_busy_wi
     tmp_path: Path,
 ) -> None:
     """The journal is that of a gateway that was killed when it was about to tell the daemon."""
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say before")
-        await w.phone.until_ended(session)
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say before")
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
         others = [
-            asyncio.ensure_future(told(client.stream("crab", "!hang", sender=f"tg:{number}")))
+            asyncio.ensure_future(
+                collect_events(client.stream("crab", "!hang", sender=f"tg:{number}"))
+            )
             for number in range(8)
         ]
         await w.daemon.model.until_asked(1 + len(others))
-        await w.phone.say(session, "!say promptly")
-        seq = (await w.phone.read(session))[-1].seq
+        await w.phone.send_text(session, "!say promptly")
+        seq = (await w.phone.read_messages(session))[-1].seq
         key = f"web:{session.id}:test"
         inbound = {"seq": seq, "text": "!say promptly", "key": key}
-        path = next(p for p in journals(w) if Journal.peek(p).agent == "crab")
+        path = next(
+            p for p in list_journals(w) if ConversationJournal.read_state(p).agent == "crab"
+        )
         with path.open("ab") as file:
             for line in (
                 {"type": "Read", "cursor": seq, "inbound": inbound},
@@ -76,11 +86,11 @@ async def test_a_message_whose_gateway_died_is_said_though_the_daemon_is_busy_wi
             ):
                 file.write(msgspec.json.encode(line) + b"\n")
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 2, patience=10))
-        assert texts(envelopes) == ["before", "promptly"]
-        assert texts(envelopes, "user") == []
-        await w.phone.say(session, "!say and on")
-        assert texts(await w.phone.until_ended(session, 3, patience=10))[-1] == "and on"
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2, patience=10))
+        assert list_texts(envelopes) == ["before", "promptly"]
+        assert list_texts(envelopes, "user") == []
+        await w.phone.send_text(session, "!say and on")
+        assert list_texts(await w.phone.wait_for_turns(session, 3, patience=10))[-1] == "and on"
         for other in others:
             other.cancel()
         await asyncio.wait(others)
@@ -92,21 +102,23 @@ async def test_messages_end_promptly_though_the_feed_leaves_out_their_ends(
 ) -> None:
     """The feed has room for a few elements only, and the daemon is busy with others."""
     async with (
-        world(tmp_path, feed_limits=FeedLimits(feed_events=4)) as w,
+        open_world(tmp_path, feed_limits=FeedLimits(feed_events=4)) as w,
         w.daemon.client() as client,
     ):
-        session = await w.phone.session()
+        session = await w.phone.wait_for_session()
         others = [
-            asyncio.ensure_future(told(client.stream("crab", "!hang", sender=f"tg:{number}")))
+            asyncio.ensure_future(
+                collect_events(client.stream("crab", "!hang", sender=f"tg:{number}"))
+            )
             for number in range(8)
         ]
         await w.daemon.model.until_asked(len(others))
         for number in range(3):
-            await w.phone.say(session, f"!say {number} {BURST}")
-            envelopes = in_order(await w.phone.until_ended(session, number + 1, patience=12))
-        assert endings(envelopes) == ["completed"] * 3
-        assert "".join(texts(envelopes)).count("w299") == 3
-        assert texts(envelopes, "user") == []
+            await w.phone.send_text(session, f"!say {number} {BURST}")
+            envelopes = check_order(await w.phone.wait_for_turns(session, number + 1, patience=12))
+        assert list_turn_statuses(envelopes) == ["completed"] * 3
+        assert "".join(list_texts(envelopes)).count("w299") == 3
+        assert list_texts(envelopes, "user") == []
         for other in others:
             other.cancel()
         await asyncio.wait(others)
@@ -118,98 +130,104 @@ async def test_a_call_that_failed_is_shown_as_failed_whatever_it_says(tmp_path: 
     script += [("answer", {"as": "result", "text": text}) for text in RESULTS]
     expected = [True] * len(ERRORS) + [False] * len(RESULTS)
     async with (
-        world(tmp_path, hooks={"answering": Answering()}) as w,
+        open_world(tmp_path, hooks={"answering": AnswerToolHook()}) as w,
         w.daemon.client() as client,
     ):
-        session = await w.phone.session()
-        await told(client.stream("crab", calling(script)))
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert sorted(failures(envelopes)) == sorted(expected)
+        session = await w.phone.wait_for_session()
+        await collect_events(client.stream("crab", script_tool_calls(script)))
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert sorted(list_failures(envelopes)) == sorted(expected)
         await w.stop_gateway()
-        await told(client.stream("crab", calling(script)))
+        await collect_events(client.stream("crab", script_tool_calls(script)))
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 2))
-        assert failures(envelopes)[len(script) :] == expected, story(envelopes)
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+        assert list_failures(envelopes)[len(script) :] == expected, format_envelopes(envelopes)
 
 
 @pytest.mark.req("gateway.delivery.failed")
 async def test_a_file_of_a_call_that_failed_is_not_sent(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
         (tmp_path / "work" / "note.txt").write_bytes(b"not for you")
-        session = await w.phone.session()
+        session = await w.phone.wait_for_session()
         await w.stop_gateway()
         # This daemon has no such tool, and says so.
-        await told(client.stream("crab", calling([("send_file", {"path": "note.txt"})])))
+        await collect_events(
+            client.stream("crab", script_tool_calls([("send_file", {"path": "note.txt"})]))
+        )
         await w.start_gateway()
-        await w.phone.until_ended(session)
-        await w.phone.say(session, "!say after")
-        envelopes = in_order(await w.phone.until_ended(session, 2))
-        assert failures(envelopes) == [True]
-        assert not any(isinstance(e.ev, File) for e in envelopes)
+        await w.phone.wait_for_turns(session)
+        await w.phone.send_text(session, "!say after")
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+        assert list_failures(envelopes) == [True]
+        assert not any(isinstance(e.ev, FileEvent) for e in envelopes)
 
 
 @pytest.mark.req("gateway.delivery.once")
 async def test_a_message_that_is_delivered_again_runs_once(tmp_path: Path) -> None:
     """The journal is as it was before: a disk that forgot the last minutes, or a backup."""
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say before")
-        await w.phone.until_ended(session)
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say before")
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
         backup = tmp_path / "backup"
-        shutil.copytree(Store(w.daemon.home).journal, backup)
+        shutil.copytree(WebFolder(w.daemon.home).journal_folder, backup)
         await w.start_gateway()
-        await w.phone.say(session, "!say one")
-        await w.phone.say(session, calling([("recall", {"query": "x"})]))
-        seen = in_order(await w.phone.until_ended(session, 3))
+        await w.phone.send_text(session, "!say one")
+        await w.phone.send_text(session, script_tool_calls([("recall", {"query": "x"})]))
+        seen = check_order(await w.phone.wait_for_turns(session, 3))
         await w.stop_gateway()
-        shutil.rmtree(Store(w.daemon.home).journal)
-        shutil.copytree(backup, Store(w.daemon.home).journal)
+        shutil.rmtree(WebFolder(w.daemon.home).journal_folder)
+        shutil.copytree(backup, WebFolder(w.daemon.home).journal_folder)
         await w.start_gateway()
-        await w.phone.say(session, "!say after")
-        envelopes = await w.phone.until(session, lambda found: "after" in texts(found))
-        said = [m["text"] for m in w.daemon.kept() if m["role"] == "user"]
+        await w.phone.send_text(session, "!say after")
+        envelopes = await w.phone.wait_for_envelopes(
+            session, lambda found: "after" in list_texts(found)
+        )
+        said = [m["text"] for m in w.daemon.read_messages() if m["role"] == "user"]
         assert len(said) == len(set(said)) == 4, said
-        assert texts(envelopes) == ["before", "one", "done", "after"], story(envelopes)
+        assert list_texts(envelopes) == ["before", "one", "done", "after"], format_envelopes(
+            envelopes
+        )
         assert [e.id for e in seen] == [e.id for e in envelopes[: len(seen)]]
-        assert texts(envelopes, "user") == []
+        assert list_texts(envelopes, "user") == []
 
 
 @pytest.mark.req("gateway.delivery.once")
 async def test_a_skill_that_a_device_calls_is_not_repeated_to_it(tmp_path: Path) -> None:
     skill = "---\nname: shout\ndescription: Shout.\n---\n!say loud"
-    async with world(tmp_path) as w, w.daemon.client() as client:
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
         folder = w.daemon.home / "skills" / "shout"
         folder.mkdir(parents=True)
         (folder / "SKILL.md").write_text(skill)
-        session = await w.phone.session()
-        await w.phone.say(session, "/shout now")
-        await w.phone.until_ended(session)
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "/shout now")
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
-        await told(client.stream("crab", "/shout then"))
+        await collect_events(client.stream("crab", "/shout then"))
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 2))
-        assert texts(envelopes, "user") == ["/shout then"], story(envelopes)
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+        assert list_texts(envelopes, "user") == ["/shout then"], format_envelopes(envelopes)
 
 
 @pytest.mark.req("gateway.delivery.old_daemon")
 async def test_a_daemon_without_records_is_refused_with_one_sentence(tmp_path: Path) -> None:
-    async with asking_world(tmp_path) as w:
+    async with open_approval_world(tmp_path) as w:
         await w.stop_gateway()
         w.daemon.features = ["keys"]
-        gateway = Gateway(w.home, w.credentials, w.config)
+        gateway = WebGateway(w.home, w.credentials, w.config)
         with pytest.raises(ExceptionGroup) as refused:
             await asyncio.wait_for(gateway.run(), 20)
     (error,) = refused.value.exceptions
-    assert isinstance(error, GatewayError)
+    assert isinstance(error, WebGatewayError)
     assert str(error) == (
         "the daemon is too old for this gateway; upgrade crabtalk, and restart the daemon"
     )
 
 
-def as_earlier_version(path: Path) -> None:
+def downgrade_journal(path: Path) -> None:
     """The journal as it was written before it knew of the log's positions."""
-    whole = msgspec.to_builtins(Journal.peek(path).whole())
+    whole = msgspec.to_builtins(ConversationJournal.read_state(path).snapshot())
     for name in ("record", "log_id", "progress", "pending"):
         whole.pop(name, None)
     whole |= {"of_run": [], "unseen": []}
@@ -218,25 +236,27 @@ def as_earlier_version(path: Path) -> None:
 
 @pytest.mark.req("gateway.delivery.migration")
 async def test_a_journal_of_an_earlier_version_is_taken_up_where_it_ends(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say one")
-        await w.phone.until_ended(session)
-        await told(client.stream("crab", calling([("recall", {"query": "x"})])))
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say one")
+        await w.phone.wait_for_turns(session)
+        await collect_events(client.stream("crab", script_tool_calls([("recall", {"query": "x"})])))
         await client.compact("crab")
-        await told(client.stream("crab", "!say two"))
-        seen = in_order(await w.phone.until_ended(session, 4))
+        await collect_events(client.stream("crab", "!say two"))
+        seen = check_order(await w.phone.wait_for_turns(session, 4))
         await w.stop_gateway()
-        for path in journals(w):
-            as_earlier_version(path)
-        await told(client.stream("crab", "!say three"))
+        for path in list_journals(w):
+            downgrade_journal(path)
+        await collect_events(client.stream("crab", "!say three"))
         await w.start_gateway()
-        await w.phone.say(session, "!say four")
-        envelopes = in_order(await w.phone.until_ended(session, 6))
+        await w.phone.send_text(session, "!say four")
+        envelopes = check_order(await w.phone.wait_for_turns(session, 6))
         assert [e.id for e in seen] == [e.id for e in envelopes[: len(seen)]]
-        assert texts(envelopes) == ["one", "done", "two", "three", "four"], story(envelopes)
-        assert sum(isinstance(e.ev, Service) for e in envelopes) == 1
-        assert texts(envelopes, "user")[-1] == "!say three"
+        assert list_texts(envelopes) == ["one", "done", "two", "three", "four"], format_envelopes(
+            envelopes
+        )
+        assert sum(isinstance(e.ev, ServiceEvent) for e in envelopes) == 1
+        assert list_texts(envelopes, "user")[-1] == "!say three"
 
 
 @pytest.mark.req("gateway.delivery.migration")
@@ -248,37 +268,45 @@ async def test_an_open_turn_of_an_earlier_version_is_told_to_its_end(tmp_path: P
             "!say at last",
         ]
     )
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         turn = asyncio.ensure_future(
-            told(client.stream("crab", script, cwd=str(tmp_path / "work")))
+            collect_events(client.stream("crab", script, cwd=str(tmp_path / "work")))
         )
-        await w.phone.until(session, lambda found: kinds(found).count("tool-call-start") == 2)
+        await w.phone.wait_for_envelopes(
+            session, lambda found: list_event_tags(found).count("tool-call-start") == 2
+        )
         await w.stop_gateway()
-        for path in journals(w):
-            as_earlier_version(path)
+        for path in list_journals(w):
+            downgrade_journal(path)
         await w.start_gateway()
         (tmp_path / "work" / "go").touch()
         await turn
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert texts(envelopes) == ["to begin with", "then", "at last"], story(envelopes)
-        assert kinds(envelopes).count("tool-call-start") == 2
-        assert len(texts(envelopes, "user")) == 1
-        assert endings(envelopes) == ["completed"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_texts(envelopes) == ["to begin with", "then", "at last"], format_envelopes(
+            envelopes
+        )
+        assert list_event_tags(envelopes).count("tool-call-start") == 2
+        assert len(list_texts(envelopes, "user")) == 1
+        assert list_turn_statuses(envelopes) == ["completed"]
 
 
 @pytest.mark.req("gateway.delivery.live")
 async def test_words_of_a_turn_are_seen_again_by_the_next_process(tmp_path: Path) -> None:
     """The message that is being written is not in the log yet: it comes from the run itself."""
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say so far\n!wait\n!say  and on")
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say so far\n!wait\n!say  and on")
         await w.daemon.model.until_asked(1)
-        await w.phone.until(session, lambda found: "turn-start" in kinds(found))
+        await w.phone.wait_for_envelopes(
+            session, lambda found: "turn-start" in list_event_tags(found)
+        )
         await w.stop_gateway()
         gateway = await w.start_gateway()
-        live = gateway._conversations["crab"].live
-        await becomes(lambda: live._text == "so far")
-        await w.release()
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert "".join(texts(envelopes)).replace(" ", "") == "sofarandon", story(envelopes)
+        live = gateway._conversations["crab"].live_text
+        await wait_until(lambda: live._text == "so far")
+        await w.release_model()
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert "".join(list_texts(envelopes)).replace(" ", "") == "sofarandon", format_envelopes(
+            envelopes
+        )

@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 
 from apps.web.tests.gateway.phone import (
-    Phone,
-    Session,
-    endings,
-    in_order,
-    kinds,
-    phone,
-    texts,
+    DeviceClient,
+    DeviceSession,
+    check_order,
+    list_event_tags,
+    list_texts,
+    list_turn_statuses,
+    open_device,
 )
-from apps.web.tests.gateway.world import world
-from crabtalk_web.stream import Start, Text
-from tests.daemon.served import told
+from apps.web.tests.gateway.world import open_world
+from crabtalk_web.stream import SubagentStart, TextEvent
+from tests.daemon.served import collect_events
 
 
 @pytest.mark.req("gateway.metadata")
 async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        await told(client.stream("crab", "!say hello"))
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        await collect_events(client.stream("crab", "!say hello"))
         await client.set_title("crab", "All about shells")
-        session = await w.phone.session()
-        await w.phone.say(session, "!say again")
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say again")
         async with asyncio.timeout(20):
-            while (session := await w.phone.session()).metadata.get("summary") is None:
+            while (session := await w.phone.wait_for_session()).metadata.get("summary") is None:
                 await asyncio.sleep(0.02)
         told_of = session.metadata
         assert told_of["summary"]["text"] == "All about shells"
@@ -46,20 +46,20 @@ async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> N
 
 @pytest.mark.req("gateway.metadata")
 async def test_what_a_device_keeps_in_the_metadata_stays_there(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
         await change_metadata(w.phone, session, permissionMode="plan")
-        await told(client.stream("crab", "!say hello"))
+        await collect_events(client.stream("crab", "!say hello"))
         await client.set_title("crab", "Plans")
-        await w.phone.say(session, "!say more")
+        await w.phone.send_text(session, "!say more")
         async with asyncio.timeout(20):
-            while (session := await w.phone.session()).metadata.get("summary") is None:
+            while (session := await w.phone.wait_for_session()).metadata.get("summary") is None:
                 await asyncio.sleep(0.02)
         assert session.metadata["permissionMode"] == "plan"
 
 
-async def change_metadata(device: Phone, session: Session, **changes: Any) -> None:
+async def change_metadata(device: DeviceClient, session: DeviceSession, **changes: Any) -> None:
     """As an app does it: on top of what is there."""
     assert device._io is not None
     version, metadata = 0, session.metadata
@@ -78,44 +78,44 @@ async def change_metadata(device: Phone, session: Session, **changes: Any) -> No
 
 @pytest.mark.req("gateway.agents")
 async def test_there_is_a_session_for_every_agent_from_the_start(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        await w.phone.session("crab")
-        await w.phone.session("owl")
+    async with open_world(tmp_path) as w:
+        await w.phone.wait_for_session("crab")
+        await w.phone.wait_for_session("owl")
 
 
 @pytest.mark.req("gateway.agents")
 async def test_without_announcing_a_session_comes_with_the_first_word(tmp_path: Path) -> None:
-    async with world(tmp_path, announce_agents=False) as w, w.daemon.client() as client:
-        assert await w.phone.sessions() == []
-        await told(client.stream("owl", "!say hoo"))
-        session = await w.phone.session("owl")
-        assert texts(in_order(await w.phone.until_ended(session))) == ["hoo"]
+    async with open_world(tmp_path, announce_agents=False) as w, w.daemon.client() as client:
+        assert await w.phone.list_sessions() == []
+        await collect_events(client.stream("owl", "!say hoo"))
+        session = await w.phone.wait_for_session("owl")
+        assert list_texts(check_order(await w.phone.wait_for_turns(session))) == ["hoo"]
 
 
 @pytest.mark.req("gateway.presence")
 async def test_devices_see_at_once_that_an_agent_is_at_work(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, "!wait\n!say done")
+        await w.phone.send_text(session, "!wait\n!say done")
 
         def is_activity(name: str, it: Any) -> bool:
             is_one = name == "ephemeral" and it.get("type") == "activity"
             return is_one and it["id"] == session.id
 
-        await w.phone.heard(lambda name, it: is_activity(name, it) and it["thinking"])
-        w.phone.told.clear()
-        await w.release()
-        await w.phone.heard(lambda name, it: is_activity(name, it) and not it["thinking"])
+        await w.phone.wait_for_event(lambda name, it: is_activity(name, it) and it["thinking"])
+        w.phone.events.clear()
+        await w.release_model()
+        await w.phone.wait_for_event(lambda name, it: is_activity(name, it) and not it["thinking"])
 
 
 @pytest.mark.req("gateway.push")
 async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, "!say the canary sings")
-        told_of = await w.phone.heard(
+        await w.phone.send_text(session, "!say the canary sings")
+        told_of = await w.phone.wait_for_event(
             lambda name, it: name == "ephemeral" and it.get("type") == "session-event"
         )
         assert told_of["kind"] == "done"
@@ -123,10 +123,10 @@ async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
         assert told_of["body"] == "A turn is over."
 
 
-class Watching:
+class LiveTextWatcher:
     """A device that shows text while it is written."""
 
-    def __init__(self, device: Phone, session: Session) -> None:
+    def __init__(self, device: DeviceClient, session: DeviceSession) -> None:
         self._device = device
         self._session = session
         self._at = (0, 0)
@@ -134,11 +134,11 @@ class Watching:
         self.speakers: dict[int, tuple[str, str]] = {}
         self.became: dict[int, str] = {}
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
+    async def watch_until(self, is_so: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
             while not is_so():
                 segment, offset = self._at
-                part = await self._device.call(
+                part = await self._device.call_method(
                     self._session, "watch", segment=segment, offset=offset
                 )
                 number = part["segment"]
@@ -151,60 +151,62 @@ class Watching:
 
 @pytest.mark.req("gateway.live")
 async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        watching = Watching(w.phone, session)
-        await w.phone.say(session, "!say so far \N{CRAB} so good\n!wait\n!say and the rest")
-        await watching.until(lambda: "good" in str(watching.pieces.values()))
-        assert texts(await w.phone.envelopes(session)) == []  # not yet a text of its own
+        watching = LiveTextWatcher(w.phone, session)
+        await w.phone.send_text(session, "!say so far \N{CRAB} so good\n!wait\n!say and the rest")
+        await watching.watch_until(lambda: "good" in str(watching.pieces.values()))
+        assert list_texts(await w.phone.read_envelopes(session)) == []  # not yet a text of its own
         (number,) = [key for key, text in watching.pieces.items() if "good" in text]
         assert watching.speakers[number] == ("crab", "")
-        await w.release()
-        await watching.until(lambda: number in watching.became)
-        envelopes = in_order(await w.phone.until_ended(session))
+        await w.release_model()
+        await watching.watch_until(lambda: number in watching.became)
+        envelopes = check_order(await w.phone.wait_for_turns(session))
         (said,) = [e for e in envelopes if e.id == watching.became[number]]
-        assert isinstance(said.ev, Text)
+        assert isinstance(said.ev, TextEvent)
         assert said.ev.text.startswith(watching.pieces[number].strip())
         assert said.ev.text.endswith("rest")
 
 
 @pytest.mark.req("gateway.live.guest")
 async def test_a_guest_is_watched_by_name_and_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        watching = Watching(w.phone, session)
-        await w.phone.say(session, "@owl !say hoo hoo\n!hang")
-        await watching.until(lambda: "hoo" in str(watching.pieces.values()))
+        watching = LiveTextWatcher(w.phone, session)
+        await w.phone.send_text(session, "@owl !say hoo hoo\n!hang")
+        await watching.watch_until(lambda: "hoo" in str(watching.pieces.values()))
         (number,) = [key for key, text in watching.pieces.items() if "hoo" in text]
-        envelopes = await w.phone.until(session, lambda found: "start" in kinds(found))
-        (start,) = [e for e in envelopes if isinstance(e.ev, Start)]
+        envelopes = await w.phone.wait_for_envelopes(
+            session, lambda found: "start" in list_event_tags(found)
+        )
+        (start,) = [e for e in envelopes if isinstance(e.ev, SubagentStart)]
         assert watching.speakers[number] == ("owl", start.subagent)
-        await w.phone.call(session, "abort")
-        await watching.until(lambda: number in watching.became)
+        await w.phone.call_method(session, "abort")
+        await watching.watch_until(lambda: number in watching.became)
         assert watching.became[number] == ""  # of a guest who was stopped nothing is kept
-        assert texts(in_order(await w.phone.until_ended(session))) == []
+        assert list_texts(check_order(await w.phone.wait_for_turns(session))) == []
 
 
 @pytest.mark.req("gateway.rpc.replay")
 async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
         sealed = session.sealer.seal({})
         assert await w.phone.call_sealed(session, "abort", sealed) is None
         again = await w.phone.call_sealed(session, "abort", sealed)
         assert "made before" in again["error"]
-        other = await w.phone.session("owl")
+        other = await w.phone.wait_for_session("owl")
         foreign = await w.phone.call_sealed(session, "abort", other.sealer.seal({}))
         assert "cannot be opened" in foreign["error"]
 
 
 @pytest.mark.req("gateway.rpc.replay")
 async def test_it_is_refused_by_the_next_process_as_well(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
         sealed = session.sealer.seal({})
         assert await w.phone.call_sealed(session, "killSession", sealed) is not None
@@ -212,7 +214,7 @@ async def test_it_is_refused_by_the_next_process_as_well(tmp_path: Path) -> None
         await w.start_gateway()
         again = await w.phone.call_sealed(session, "killSession", sealed)
         assert "made before" in again["error"]
-        assert await w.phone.call(session, "abort") is None
+        assert await w.phone.call_method(session, "abort") is None
 
 
 @pytest.mark.req("gateway.usage")
@@ -220,16 +222,16 @@ async def test_what_a_turn_took_is_reported_only_where_that_is_wanted(tmp_path: 
     def is_usage(name: str, it: Any) -> bool:
         return name == "ephemeral" and it.get("type") == "usage"
 
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, "!usage 70 7\n!say a")
-        await w.phone.until_ended(session)
+        await w.phone.send_text(session, "!usage 70 7\n!say a")
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
         await w.start_gateway(report_usage=True)
         script = '!usage 100 10\n!tool recall {"query": "x"}\n!then\n!usage 200 20\n!say b'
-        await w.phone.say(session, script)
-        report = await w.phone.heard(is_usage)
+        await w.phone.send_text(session, script)
+        report = await w.phone.wait_for_event(is_usage)
         assert report["id"] == session.id
         assert report["tokens"] == {
             "total": 330,
@@ -239,17 +241,19 @@ async def test_what_a_turn_took_is_reported_only_where_that_is_wanted(tmp_path: 
             "cache_read": 0,
         }
         assert report["cost"] == {"total": 0, "input": 0, "output": 0}
-        await w.phone.until_ended(session, 2)
-        assert sum(is_usage(name, it) for name, it in w.phone.told) == 1
+        await w.phone.wait_for_turns(session, 2)
+        assert sum(is_usage(name, it) for name, it in w.phone.events) == 1
 
 
 @pytest.mark.req("gateway.rpc.shell")
 @pytest.mark.parametrize("method", ["bash", "readFile", "writeFile", "listDirectory", "ripgrep"])
 async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.call(session, "abort")  # whoever answers this has registered all it has
+        await w.phone.call_method(
+            session, "abort"
+        )  # whoever answers this has registered all it has
         assert w.phone._io is not None
         request = {
             "method": f"{session.id}:{method}",
@@ -261,45 +265,49 @@ async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -
 
 @pytest.mark.req("gateway.kill_session")
 async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, "!hang")
-        await w.phone.until(session, lambda found: "turn-start" in kinds(found))
-        told_of = await w.phone.call(session, "killSession")
+        await w.phone.send_text(session, "!hang")
+        await w.phone.wait_for_envelopes(
+            session, lambda found: "turn-start" in list_event_tags(found)
+        )
+        told_of = await w.phone.call_method(session, "killSession")
         assert told_of["success"] is True
-        assert endings(in_order(await w.phone.until_ended(session))) == ["cancelled"]
+        assert list_turn_statuses(check_order(await w.phone.wait_for_turns(session))) == [
+            "cancelled"
+        ]
         async with asyncio.timeout(20):
-            while (await w.phone.session()).metadata["lifecycleState"] != "archived":
+            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
         await w.stop_gateway()
         await w.start_gateway()
-        owl = await w.phone.session("owl")
-        await w.phone.say(owl, "!say hoo")
-        await w.phone.until_ended(owl)
-        assert (await w.phone.session()).metadata["lifecycleState"] == "archived"
-        await w.phone.say(session, "!say back")
-        assert texts(await w.phone.until_ended(session, 2)) == ["back"]
+        owl = await w.phone.wait_for_session("owl")
+        await w.phone.send_text(owl, "!say hoo")
+        await w.phone.wait_for_turns(owl)
+        assert (await w.phone.wait_for_session()).metadata["lifecycleState"] == "archived"
+        await w.phone.send_text(session, "!say back")
+        assert list_texts(await w.phone.wait_for_turns(session, 2)) == ["back"]
         async with asyncio.timeout(20):
-            while (await w.phone.session()).metadata["lifecycleState"] != "running":
+            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "running":
                 await asyncio.sleep(0.02)
 
 
 @pytest.mark.req("gateway.kill_session")
 async def test_a_device_may_ask_for_it_in_the_metadata_as_well(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
         await change_metadata(w.phone, session, lifecycleState="archiveRequested")
         async with asyncio.timeout(20):
-            while (await w.phone.session()).metadata["lifecycleState"] != "archived":
+            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
 
 
-class Watcher:
+class MessageWatcher:
     """A device like an app: takes what comes next by the socket, and fetches what is missing."""
 
-    def __init__(self, device: Phone, session: Session) -> None:
+    def __init__(self, device: DeviceClient, session: DeviceSession) -> None:
         self._device = device
         self._session = session
         self._cursor = 0
@@ -309,11 +317,11 @@ class Watcher:
         """Until cancelled; loses its connection every now and then."""
         while True:
             await self._device.connect()
-            for page in await self._device.read(self._session):
+            for page in await self._device.read_messages(self._session):
                 self._take(page.seq, page.local_id)
             until = asyncio.get_running_loop().time() + source.uniform(0.05, 0.4)
             while asyncio.get_running_loop().time() < until:
-                told_of, self._device.told = self._device.told, []
+                told_of, self._device.events = self._device.events, []
                 for name, payload in told_of:
                     body = payload["body"] if name == "update" else {}
                     if body.get("t") == "new-message" and body["sid"] == self._session.id:
@@ -332,22 +340,22 @@ class Watcher:
 
 @pytest.mark.req("gateway.two_devices")
 async def test_two_devices_that_come_and_go_see_the_same_order(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, phone(w.phone.url, w.phone.secret) as other:
-        session = await w.phone.session()
-        one, two = Watcher(w.phone, session), Watcher(other, session)
+    async with open_world(tmp_path) as w, open_device(w.phone.url, w.phone.secret) as other:
+        session = await w.phone.wait_for_session()
+        one, two = MessageWatcher(w.phone, session), MessageWatcher(other, session)
         watching = [
             asyncio.ensure_future(one.watch(random.Random(1))),
             asyncio.ensure_future(two.watch(random.Random(2))),
         ]
-        async with phone(w.phone.url, w.phone.secret) as speaker:
+        async with open_device(w.phone.url, w.phone.secret) as speaker:
             for number in range(12):
                 device = (speaker, other)[number % 2]
-                await device.say(session, f"!say answer {number}")
+                await device.send_text(session, f"!say answer {number}")
                 if number % 3 == 0:
                     async with w.daemon.client() as client:
-                        await told(client.stream("crab", f"!say aside {number}"))
-            envelopes = in_order(await speaker.until_ended(session, 16))
-            everything = [said.local_id for said in await speaker.read(session)]
+                        await collect_events(client.stream("crab", f"!say aside {number}"))
+            envelopes = check_order(await speaker.wait_for_turns(session, 16))
+            everything = [said.local_id for said in await speaker.read_messages(session)]
         async with asyncio.timeout(20):
             while not (len(one.seen) == len(two.seen) == len(everything)):
                 for task in watching:
@@ -357,5 +365,5 @@ async def test_two_devices_that_come_and_go_see_the_same_order(tmp_path: Path) -
             task.cancel()
         await asyncio.wait(watching)
         assert one.seen == two.seen == everything
-        answers = [text for text in texts(envelopes) if text.startswith("answer")]
+        answers = [text for text in list_texts(envelopes) if text.startswith("answer")]
         assert answers == [f"answer {number}" for number in range(12)]

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as Pictures
 
-from apps.web.tests.gateway.phone import in_order, kinds, story, texts
-from apps.web.tests.gateway.sending import Sending
-from apps.web.tests.gateway.world import world
-from crabtalk_web.gateway.files import picture, safe_name
-from crabtalk_web.gateway.thumbhash import thumbhash
-from crabtalk_web.stream import File, Image, Service
+from apps.web.tests.gateway.phone import check_order, format_envelopes, list_event_tags, list_texts
+from apps.web.tests.gateway.sending import WebSendFileHook
+from apps.web.tests.gateway.world import open_world
+from crabtalk_web.gateway.files import describe_image, safe_name
+from crabtalk_web.gateway.thumbhash import compute_thumbhash
+from crabtalk_web.stream import FileEvent, ImagePreview, ServiceEvent
 
 Pixel = Callable[[int, int], tuple[int, int, int, int]]
 # What the author's own implementation makes of these pixels.
@@ -52,7 +52,7 @@ REFERENCE: dict[str, tuple[int, int, Pixel, str]] = {
 }
 
 
-def png(width: int = 40, height: int = 20) -> bytes:
+def make_png(width: int = 40, height: int = 20) -> bytes:
     data = io.BytesIO()
     Pictures.new("RGB", (width, height), (200, 30, 40)).save(data, "PNG")
     return data.getvalue()
@@ -60,16 +60,16 @@ def png(width: int = 40, height: int = 20) -> bytes:
 
 @pytest.mark.req("gateway.files.in")
 async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         ref = await w.phone.upload(session, b"the bytes")
         event = {"t": "file", "ref": ref, "name": "../../e vil\n.txt", "size": 9}
-        envelope = w.phone.envelope(event)
+        envelope = w.phone.build_envelope(event)
         wrapped = {"role": "session", "content": {"type": "session", "data": envelope}}
-        await w.phone.post(session, wrapped)
-        await w.phone.say(session, "!say got it")
-        in_order(await w.phone.until_ended(session))
-        (said,) = [m["text"] for m in w.daemon.kept() if m["role"] == "user"]
+        await w.phone.send_body(session, wrapped)
+        await w.phone.send_text(session, "!say got it")
+        check_order(await w.phone.wait_for_turns(session))
+        (said,) = [m["text"] for m in w.daemon.read_messages() if m["role"] == "user"]
         path = Path(said.splitlines()[-1].removeprefix("- "))
         assert path.read_bytes() == b"the bytes"
         assert path.is_relative_to(tmp_path / "work" / ".crabtalk" / "inbox")
@@ -79,48 +79,54 @@ async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) ->
 
 @pytest.mark.req("gateway.files.in")
 async def test_a_file_that_cannot_be_had_does_not_stop_the_text(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         event = {
             "t": "file",
             "ref": f"sessions/{session.id}/attachments/no",
             "name": "x",
             "size": 1,
         }
-        await w.phone.post(session, {"role": "session", "content": w.phone.envelope(event)})
-        await w.phone.say(session, "!say anyway")
-        assert texts(await w.phone.until_ended(session)) == ["anyway"]
+        await w.phone.send_body(
+            session, {"role": "session", "content": w.phone.build_envelope(event)}
+        )
+        await w.phone.send_text(session, "!say anyway")
+        assert list_texts(await w.phone.wait_for_turns(session)) == ["anyway"]
 
 
 @pytest.mark.req("gateway.files.out")
 async def test_a_file_of_the_agent_reaches_the_phone_with_its_placeholder(tmp_path: Path) -> None:
-    async with world(tmp_path, hooks={"sending": Sending()}) as w:
-        (tmp_path / "work" / "red.png").write_bytes(png())
-        session = await w.phone.session()
-        await w.phone.say(session, '!tool send_file {"path": "red.png"}\n!then\n!say there')
-        envelopes = in_order(await w.phone.until(session, lambda found: "file" in kinds(found)))
-        (file,) = [e.ev for e in envelopes if isinstance(e.ev, File)]
-        assert (file.name, file.size, file.mime_type) == ("red.png", len(png()), "image/png")
-        assert isinstance(file.image, Image)
+    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as w:
+        (tmp_path / "work" / "red.png").write_bytes(make_png())
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, '!tool send_file {"path": "red.png"}\n!then\n!say there')
+        envelopes = check_order(
+            await w.phone.wait_for_envelopes(
+                session, lambda found: "file" in list_event_tags(found)
+            )
+        )
+        (file,) = [e.ev for e in envelopes if isinstance(e.ev, FileEvent)]
+        assert (file.name, file.size, file.mime_type) == ("red.png", len(make_png()), "image/png")
+        assert isinstance(file.image, ImagePreview)
         assert (file.image.width, file.image.height) == (40, 20)
-        assert await w.phone.download(session, file.ref) == png()
+        assert await w.phone.download(session, file.ref) == make_png()
 
 
 @pytest.mark.req("gateway.files.out")
 async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
-    async with world(tmp_path, hooks={"sending": Sending()}) as w:
+    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as w:
         (tmp_path / "work" / "link").symlink_to(tmp_path / "secret")
-        session = await w.phone.session()
+        session = await w.phone.wait_for_session()
         for path in ("../secret", "link", str(tmp_path / "secret"), "gone"):
-            await w.phone.say(session, f'!tool send_file {{"path": "{path}"}}\n!then\n!say x')
-        envelopes = await w.phone.until(
+            await w.phone.send_text(session, f'!tool send_file {{"path": "{path}"}}\n!then\n!say x')
+        envelopes = await w.phone.wait_for_envelopes(
             session,
             lambda found: (
-                sum(isinstance(e.ev, Service) and "Error" in e.ev.text for e in found) == 4
+                sum(isinstance(e.ev, ServiceEvent) and "Error" in e.ev.text for e in found) == 4
             ),
         )
-        assert "file" not in kinds(envelopes), story(envelopes)
+        assert "file" not in list_event_tags(envelopes), format_envelopes(envelopes)
 
 
 @pytest.mark.req("gateway.thumbhash")
@@ -128,17 +134,17 @@ async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
 def test_a_placeholder_is_what_others_make_of_the_same_image(name: str) -> None:
     width, height, pixel, expected = REFERENCE[name]
     rgba = bytes(v % 256 for y in range(height) for x in range(width) for v in pixel(x, y))
-    made = thumbhash(width, height, rgba)
+    made = compute_thumbhash(width, height, rgba)
     assert len(made) == len(bytes.fromhex(expected))
     assert made[:6].hex() == expected[:12]
     # Of terms next to zero, one may be rounded the other way.
-    pairs = zip(nibbles(made), nibbles(bytes.fromhex(expected)), strict=True)
+    pairs = zip(split_nibbles(made), split_nibbles(bytes.fromhex(expected)), strict=True)
     steps = [abs(mine - theirs) for mine, theirs in pairs]
     assert max(steps) <= 1
     assert sum(steps) <= 1
 
 
-def nibbles(data: bytes) -> list[int]:
+def split_nibbles(data: bytes) -> list[int]:
     return [nibble for byte in data for nibble in (byte & 15, byte >> 4)]
 
 
@@ -146,9 +152,9 @@ def nibbles(data: bytes) -> list[int]:
 def test_a_picture_that_is_none_has_no_placeholder() -> None:
     from msgspec import UNSET
 
-    assert picture(b"no picture") is UNSET
-    found = picture(png(3000, 10))
-    assert isinstance(found, Image)
+    assert describe_image(b"no picture") is UNSET
+    found = describe_image(make_png(3000, 10))
+    assert isinstance(found, ImagePreview)
     assert found.width == 3000
 
 

@@ -10,35 +10,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk_web.gateway.book import Book
+from crabtalk_web.gateway.book import ConversationState
 from crabtalk_web.gateway.entries import (
-    AnyRecord,
-    Handed,
-    Inbound,
-    Opened,
-    Outgoing,
-    Read,
-    Renewed,
-    Said,
-    Sent,
-    Trying,
+    AnyJournalEntry,
+    DeliveryAttempt,
+    DeliveryFinished,
+    EnvelopesSent,
+    EnvelopesWritten,
+    InboundMessage,
+    MessagesRead,
+    OutgoingFile,
+    SessionOpened,
+    SessionRenewed,
 )
-from crabtalk_web.gateway.journal import Journal
-from crabtalk_web.stream import Envelope, Text, TurnEnd, TurnStart, new_id
+from crabtalk_web.gateway.journal import ConversationJournal
+from crabtalk_web.stream import Envelope, TextEvent, TurnEnd, TurnStart, new_id
 
 TURN = "c" * 24
 
 
-def envelope(number: int, event: Text | TurnStart | TurnEnd | None = None) -> Envelope:
+def make_envelope(number: int, event: TextEvent | TurnStart | TurnEnd | None = None) -> Envelope:
     return Envelope(
-        id=new_id(), time=number, role="agent", turn=TURN, ev=event or Text(text=f"t{number}")
+        id=new_id(), time=number, role="agent", turn=TURN, ev=event or TextEvent(text=f"t{number}")
     )
 
 
 said = st.builds(
-    Said,
+    EnvelopesWritten,
     envelopes=st.lists(
-        st.sampled_from([envelope(1), envelope(2, TurnStart()), envelope(3, TurnEnd("completed"))]),
+        st.sampled_from(
+            [
+                make_envelope(1),
+                make_envelope(2, TurnStart()),
+                make_envelope(3, TurnEnd("completed")),
+            ]
+        ),
         max_size=3,
     ).map(tuple),
     run=st.sampled_from(["", "r1", "r2"]),
@@ -47,7 +53,7 @@ said = st.builds(
     seen=st.sampled_from(["", "hello"]),
     files=st.lists(
         st.builds(
-            Outgoing,
+            OutgoingFile,
             st.just("r1"),
             st.sampled_from(["a", "b"]),
             st.just("x.png"),
@@ -57,20 +63,20 @@ said = st.builds(
     ).map(tuple),
     born=st.sampled_from([0, 5]),
 )
-inbound = st.builds(Inbound, st.integers(1, 9), st.sampled_from(["hello", "née", "\x00"]))
+inbound = st.builds(InboundMessage, st.integers(1, 9), st.sampled_from(["hello", "née", "\x00"]))
 records = st.one_of(
     said,
-    st.builds(Sent, st.integers(0, 3)),
-    st.builds(Read, st.integers(0, 20), st.just(()), st.none() | inbound),
-    st.builds(Trying, st.just("hello"), st.sampled_from(["", "ask"])),
-    st.builds(Handed, st.booleans(), st.booleans()),
-    st.builds(Opened, st.sampled_from(["s1", "s2"]), st.just("crab"), st.just("user")),
-    st.builds(Renewed, st.just("crab"), st.just("user"), st.integers(1, 3), st.booleans()),
+    st.builds(EnvelopesSent, st.integers(0, 3)),
+    st.builds(MessagesRead, st.integers(0, 20), st.just(()), st.none() | inbound),
+    st.builds(DeliveryAttempt, st.just("hello"), st.sampled_from(["", "ask"])),
+    st.builds(DeliveryFinished, st.booleans(), st.booleans()),
+    st.builds(SessionOpened, st.sampled_from(["s1", "s2"]), st.just("crab"), st.just("user")),
+    st.builds(SessionRenewed, st.just("crab"), st.just("user"), st.integers(1, 3), st.booleans()),
 )
 
 
-def book_of(written: list[AnyRecord]) -> Book:
-    book = Book()
+def apply_records(written: list[AnyJournalEntry]) -> ConversationState:
+    book = ConversationState()
     for record in written:
         book.apply(record)
     return book
@@ -80,77 +86,82 @@ def book_of(written: list[AnyRecord]) -> Book:
 @given(st.lists(records, max_size=20), st.data())
 @settings(max_examples=60)
 def test_a_journal_cut_anywhere_is_one_of_fewer_records(
-    tmp_path_factory: pytest.TempPathFactory, written: list[AnyRecord], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, written: list[AnyJournalEntry], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "j.jsonl"
-    journal = Journal(path)
+    journal = ConversationJournal(path)
     journal.open()
     for record in written:
-        journal.note(record)
+        journal.append(record)
     asyncio.run(journal.flush())
     journal.close()
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])
-    again = Journal(path)
+    again = ConversationJournal(path)
     again.open()
     count = whole[:cut].count(b"\n")
-    assert again.book.whole() == book_of(written[:count]).whole()
-    again.note(Read(99))
+    assert again.state.snapshot() == apply_records(written[:count]).snapshot()
+    again.append(MessagesRead(99))
     asyncio.run(again.flush())
     again.close()
-    assert Journal.peek(path).cursor == 99
+    assert ConversationJournal.read_state(path).relay_cursor == 99
     assert not path.with_suffix(".damaged").exists()
 
 
 @pytest.mark.req("gateway.journal")
 @given(st.lists(records, max_size=20), st.lists(records, max_size=10))
 def test_a_book_that_was_shortened_goes_on_as_before(
-    before: list[AnyRecord], after: list[AnyRecord]
+    before: list[AnyJournalEntry], after: list[AnyJournalEntry]
 ) -> None:
     whole = msgspec.json.decode(
-        msgspec.json.encode(book_of(before).whole()), type=type(Book().whole())
+        msgspec.json.encode(apply_records(before).snapshot()),
+        type=type(ConversationState().snapshot()),
     )
-    assert book_of([whole, *after]).whole() == book_of([*before, *after]).whole()
+    assert apply_records([whole, *after]).snapshot() == apply_records([*before, *after]).snapshot()
 
 
 @pytest.mark.req("gateway.journal")
 async def test_a_journal_is_shortened_to_what_it_still_has_to_say(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    journal = Journal(path)
+    journal = ConversationJournal(path)
     journal.open()
-    journal.note(Opened("s", "crab", "user"))
+    journal.append(SessionOpened("s", "crab", "user"))
     for number in range(3000):
-        journal.note(Said((envelope(number, Text(text="x" * 500)),), "run", 0, 0))
-        journal.note(Sent(1))
+        journal.append(
+            EnvelopesWritten((make_envelope(number, TextEvent(text="x" * 500)),), "run", 0, 0)
+        )
+        journal.append(EnvelopesSent(1))
         if number % 50 == 0:
-            journal.note(Said((envelope(number, TurnEnd("completed")),), "", number, number))
-            journal.note(Sent(1))
+            journal.append(
+                EnvelopesWritten((make_envelope(number, TurnEnd("completed")),), "", number, number)
+            )
+            journal.append(EnvelopesSent(1))
             await journal.flush()
-    journal.note(Said((envelope(3001),), "run", 0, 0))
+    journal.append(EnvelopesWritten((make_envelope(3001),), "run", 0, 0))
     await journal.flush()
     assert path.stat().st_size < 600_000
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    book = journal.book
+    book = journal.state
     journal.close()
-    assert Journal.peek(path).whole() == book.whole()
-    assert len(book.unsent) == 1
+    assert ConversationJournal.read_state(path).snapshot() == book.snapshot()
+    assert len(book.unsent_envelopes) == 1
 
 
 @pytest.mark.req("gateway.journal")
 async def test_what_cannot_be_read_in_the_middle_is_kept_aside(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    journal = Journal(path)
+    journal = ConversationJournal(path)
     journal.open()
-    journal.note(Opened("s", "crab", "user"))
-    journal.note(Read(5))
+    journal.append(SessionOpened("s", "crab", "user"))
+    journal.append(MessagesRead(5))
     await journal.flush()
     journal.close()
     with path.open("ab") as file:
         file.write(b'{"type":"Nonsense"}\n{"type":"Read","cursor":9}\n')
-    again = Journal(path)
+    again = ConversationJournal(path)
     again.open()
-    assert again.book.cursor == 5
+    assert again.state.relay_cursor == 5
     assert b"Nonsense" in path.with_suffix(".damaged").read_bytes()
     again.close()
 
@@ -158,13 +169,13 @@ async def test_what_cannot_be_read_in_the_middle_is_kept_aside(tmp_path: Path) -
 @pytest.mark.req("gateway.journal")
 async def test_a_write_that_fails_is_made_good_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    journal = Journal(path)
+    journal = ConversationJournal(path)
     journal.open()
-    journal.note(Opened("s", "crab", "user"))
+    journal.append(SessionOpened("s", "crab", "user"))
     await journal.flush()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 3, hard))
-    journal.note(Read(7))
+    journal.append(MessagesRead(7))
     try:
         with pytest.raises(OSError, match="too large"):
             await journal.flush()
@@ -172,4 +183,4 @@ async def test_a_write_that_fails_is_made_good_by_the_next(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     await journal.flush()
     journal.close()
-    assert Journal.peek(path).cursor == 7
+    assert ConversationJournal.read_state(path).relay_cursor == 7

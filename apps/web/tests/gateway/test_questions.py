@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.gateway.phone import Phone, Session, endings, in_order, kinds, phone, texts
-from apps.web.tests.gateway.world import world
+from apps.web.tests.gateway.phone import (
+    DeviceClient,
+    DeviceSession,
+    check_order,
+    list_event_tags,
+    list_texts,
+    list_turn_statuses,
+    open_device,
+)
+from apps.web.tests.gateway.world import open_world
 from crabtalk_web.stream import ToolCallEnd, ToolCallStart
-from tests.daemon.served import calling
+from tests.daemon.served import script_tool_calls
 
-ASK = calling(
+ASK = script_tool_calls(
     [
         (
             "ask_user",
@@ -30,20 +38,22 @@ ASK = calling(
 )
 
 
-async def asked(device: Phone, key: str = "communications") -> tuple[str, dict[str, Any], Session]:
+async def wait_for_question(
+    device: DeviceClient, key: str = "communications"
+) -> tuple[str, dict[str, Any], DeviceSession]:
     """The question that waits, once one does."""
     async with asyncio.timeout(20):
         while True:
-            session = await device.session()
+            session = await device.wait_for_session()
             for name, entry in session.state.get(key, {}).items():
                 return name, entry, session
             await asyncio.sleep(0.02)
 
 
-async def settled(device: Phone, name: str, key: str) -> dict[str, Any]:
+async def wait_for_outcome(device: DeviceClient, name: str, key: str) -> dict[str, Any]:
     async with asyncio.timeout(20):
         while True:
-            session = await device.session()
+            session = await device.wait_for_session()
             if name in session.state.get(key, {}):
                 found: dict[str, Any] = session.state[key][name]
                 return found
@@ -52,12 +62,12 @@ async def settled(device: Phone, name: str, key: str) -> dict[str, Any]:
 
 @pytest.mark.req("gateway.questions")
 async def test_the_first_device_answers_and_the_second_is_told_so(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, phone(w.phone.url, w.phone.secret) as other:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w, open_device(w.phone.url, w.phone.secret) as other:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
         await other.connect()
-        await w.phone.say(session, ASK)
-        name, entry, _ = await asked(w.phone)
+        await w.phone.send_text(session, ASK)
+        name, entry, _ = await wait_for_question(w.phone)
         (question,) = entry["form"]["questions"]
         assert entry["kind"] == "form"
         assert (question["id"], question["allowCustom"]) == ("q0", True)
@@ -69,109 +79,117 @@ async def test_the_first_device_answers_and_the_second_is_told_so(tmp_path: Path
             "answers": {"q0": {"options": ["red"]}},
         }
         both = await asyncio.gather(
-            w.phone.call(session, "communication", **answer),
-            other.call(session, "communication", **answer),
+            w.phone.call_method(session, "communication", **answer),
+            other.call_method(session, "communication", **answer),
         )
         assert sorted(map(json.dumps, both)) == [
             '{"error": "already answered"}',
             '{"success": true}',
         ]
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert endings(envelopes) == ["completed"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_turn_statuses(envelopes) == ["completed"]
         (start,) = [e.ev for e in envelopes if isinstance(e.ev, ToolCallStart)]
         (end,) = [e.ev for e in envelopes if isinstance(e.ev, ToolCallEnd)]
         assert (start.name, start.call) == ("ask-user", entry["toolUseId"])
         assert json.loads(end.result) == {"Which colour?": "red"}
-        done = await settled(w.phone, name, "completedCommunications")
+        done = await wait_for_outcome(w.phone, name, "completedCommunications")
         assert done["status"] == "answered"
         assert done["answers"] == {"q0": {"options": ["red"]}}
-        await w.phone.heard(lambda kind, it: kind == "ephemeral" and it.get("kind") == "question")
+        await w.phone.wait_for_event(
+            lambda kind, it: kind == "ephemeral" and it.get("kind") == "question"
+        )
 
 
 @pytest.mark.req("gateway.questions")
 async def test_plain_words_answer_what_is_being_asked(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, ASK)
-        await asked(w.phone)
-        await w.phone.say(session, "something between the two")
-        envelopes = in_order(await w.phone.until_ended(session))
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, ASK)
+        await wait_for_question(w.phone)
+        await w.phone.send_text(session, "something between the two")
+        envelopes = check_order(await w.phone.wait_for_turns(session))
         (end,) = [e.ev for e in envelopes if isinstance(e.ev, ToolCallEnd)]
         assert end.result == "something between the two"
-        assert texts(envelopes, "user") == []
-        said = [m["text"] for m in w.daemon.kept() if m["role"] == "user"]
+        assert list_texts(envelopes, "user") == []
+        said = [m["text"] for m in w.daemon.read_messages() if m["role"] == "user"]
         assert said == [ASK]
 
 
 @pytest.mark.req("gateway.questions")
 async def test_an_abort_gives_the_question_up(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, ASK)
-        name, _, _ = await asked(w.phone)
-        await w.phone.call(session, "abort")
-        assert endings(in_order(await w.phone.until_ended(session))) == ["cancelled"]
-        done = await settled(w.phone, name, "completedCommunications")
+        await w.phone.send_text(session, ASK)
+        name, _, _ = await wait_for_question(w.phone)
+        await w.phone.call_method(session, "abort")
+        assert list_turn_statuses(check_order(await w.phone.wait_for_turns(session))) == [
+            "cancelled"
+        ]
+        done = await wait_for_outcome(w.phone, name, "completedCommunications")
         assert done["status"] == "cancelled"
-        told = await w.phone.call(session, "communication", id=name, status="answered")
+        told = await w.phone.call_method(session, "communication", id=name, status="answered")
         assert told == {"error": "already answered"}
 
 
 @pytest.mark.req("gateway.questions")
 async def test_a_call_that_needs_a_yes_is_asked_about_on_the_phone(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\napprove = ["bash"]\n'}
-    async with world(tmp_path, agents=agents) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path, agents=agents) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, calling([("bash", {"command": "echo allowed"})]))
-        name, entry, _ = await asked(w.phone)
+        await w.phone.send_text(session, script_tool_calls([("bash", {"command": "echo allowed"})]))
+        name, entry, _ = await wait_for_question(w.phone)
         labels = [option["label"] for option in entry["form"]["questions"][0]["options"]]
         assert labels[:2] == ["Allow", "Deny"]
         answers = {"q0": {"options": ["Allow"]}}
-        await w.phone.call(session, "communication", id=name, status="answered", answers=answers)
-        envelopes = in_order(await w.phone.until_ended(session))
+        await w.phone.call_method(
+            session, "communication", id=name, status="answered", answers=answers
+        )
+        envelopes = check_order(await w.phone.wait_for_turns(session))
         assert any("allowed" in e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd))
 
 
 @pytest.mark.req("gateway.questions")
 async def test_apps_that_know_only_permissions_are_asked_their_way(tmp_path: Path) -> None:
-    async with world(tmp_path, compat=True) as w:
-        session = await w.phone.session()
+    async with open_world(tmp_path, compat=True) as w:
+        session = await w.phone.wait_for_session()
         await w.phone.connect()
-        await w.phone.say(session, ASK)
-        name, entry, found = await asked(w.phone, "requests")
+        await w.phone.send_text(session, ASK)
+        name, entry, found = await wait_for_question(w.phone, "requests")
         assert entry["tool"] == "AskUserQuestion"
         assert "communications" not in found.state
         updated = {"answers": {"Which colour?": "blue"}}
-        await w.phone.call(session, "permission", id=name, approved=True, updatedInput=updated)
-        envelopes = in_order(await w.phone.until_ended(session))
+        await w.phone.call_method(
+            session, "permission", id=name, approved=True, updatedInput=updated
+        )
+        envelopes = check_order(await w.phone.wait_for_turns(session))
         (end,) = [e.ev for e in envelopes if isinstance(e.ev, ToolCallEnd)]
         assert json.loads(end.result) == {"Which colour?": "blue"}
-        done = await settled(w.phone, name, "completedRequests")
+        done = await wait_for_outcome(w.phone, name, "completedRequests")
         assert done["status"] == "approved"
 
 
 @pytest.mark.req("gateway.questions")
 async def test_a_question_survives_the_gateway(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, ASK)
-        name, _, _ = await asked(w.phone)
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, ASK)
+        name, _, _ = await wait_for_question(w.phone)
         await w.stop_gateway()
         await w.start_gateway()
         await w.phone.connect()
         answers = {"q0": {"options": [], "custom": "green"}}
         async with asyncio.timeout(20):
             while True:  # it is known again a moment after the gateway is
-                told = await w.phone.call(
+                told = await w.phone.call_method(
                     session, "communication", id=name, status="answered", answers=answers
                 )
                 if told == {"success": True}:
                     break
                 await asyncio.sleep(0.05)
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert endings(envelopes) == ["completed"]
-        assert kinds(envelopes).count("tool-call-start") == 1
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_turn_statuses(envelopes) == ["completed"]
+        assert list_event_tags(envelopes).count("tool-call-start") == 1
         (end,) = [e.ev for e in envelopes if isinstance(e.ev, ToolCallEnd)]
         assert json.loads(end.result) == {"Which colour?": "green"}

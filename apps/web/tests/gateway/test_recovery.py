@@ -5,34 +5,43 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import Phone, endings, in_order, kinds, phone, texts
-from apps.web.tests.gateway.world import let_in, world
+from apps.web.tests.gateway.phone import (
+    DeviceClient,
+    check_order,
+    list_event_tags,
+    list_texts,
+    list_turn_statuses,
+    open_device,
+)
+from apps.web.tests.gateway.world import open_world, pair_with_device
 from crabtalk.daemon.feed import FeedLimits
 from crabtalk.daemon.server import DaemonServer
-from crabtalk.transport import Door, Limits, Listener, RunFiles, listen_unix
-from crabtalk_web.gateway import Store
-from crabtalk_web.relay import Limits as RelayLimits
-from crabtalk_web.relay import Relay, RelayConfig
+from crabtalk.transport import Listener, ListenOptions, RunFiles, TransportLimits, listen_unix
+from crabtalk_web.gateway import WebFolder
+from crabtalk_web.relay import RelayConfig, RelayServer
+from crabtalk_web.relay import RelayLimits as RelayLimits
 from crabtalk_web.sealing import to_base64
-from crabtalk_web.stream import Envelope, Service, Text, ToolCallEnd
-from tests.daemon.served import calling, served, told
+from crabtalk_web.stream import Envelope, ServiceEvent, TextEvent, ToolCallEnd
+from tests.daemon.served import collect_events, run_daemon, script_tool_calls
 
 
 @pytest.mark.req("gateway.catch_up")
 async def test_turns_while_the_gateway_was_away_are_told_when_it_is_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await told(client.stream("crab", "!say one"))
-        await w.phone.until_ended(session)
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await collect_events(client.stream("crab", "!say one"))
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
-        await told(client.stream("crab", calling([("bash", {"command": "echo two"})])))
-        await told(client.stream("crab", "!think hm\n!say three"))
+        await collect_events(
+            client.stream("crab", script_tool_calls([("bash", {"command": "echo two"})]))
+        )
+        await collect_events(client.stream("crab", "!think hm\n!say three"))
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 3))
-        assert texts(envelopes) == ["one", "done", "three"]
-        assert len(texts(envelopes, "user")) == 3
+        envelopes = check_order(await w.phone.wait_for_turns(session, 3))
+        assert list_texts(envelopes) == ["one", "done", "three"]
+        assert len(list_texts(envelopes, "user")) == 3
         assert any("two" in e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd))
-        assert endings(envelopes) == ["completed"] * 3
+        assert list_turn_statuses(envelopes) == ["completed"] * 3
 
 
 @pytest.mark.req("gateway.catch_up")
@@ -44,21 +53,23 @@ async def test_a_turn_that_goes_on_without_the_gateway_is_told_to_its_end(tmp_pa
             "!say at last",
         ]
     )
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, script)
-        await w.phone.until(session, lambda found: kinds(found).count("tool-call-start") == 2)
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, script)
+        await w.phone.wait_for_envelopes(
+            session, lambda found: list_event_tags(found).count("tool-call-start") == 2
+        )
         await w.stop_gateway()
         (tmp_path / "work" / "go").touch()
         async with w.daemon.client() as client, asyncio.timeout(20):
             while (await client.get_stats()).runs:
                 await asyncio.sleep(0.01)
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert texts(envelopes) == ["to begin with", "then", "at last"]
-        assert texts(envelopes, "user") == []
-        assert kinds(envelopes).count("tool-call-start") == 2
-        assert endings(envelopes) == ["completed"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_texts(envelopes) == ["to begin with", "then", "at last"]
+        assert list_texts(envelopes, "user") == []
+        assert list_event_tags(envelopes).count("tool-call-start") == 2
+        assert list_turn_statuses(envelopes) == ["completed"]
 
 
 @pytest.mark.req("gateway.reattach")
@@ -66,73 +77,78 @@ async def test_a_turn_that_still_runs_is_taken_up_again(tmp_path: Path) -> None:
     script = "\n!then\n".join(
         ['!say a\n!tool bash {"command": "while ! test -e go; do sleep 0.02; done"}', "!say b"]
     )
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, script)
-        await w.phone.until(session, lambda found: "tool-call-start" in kinds(found))
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, script)
+        await w.phone.wait_for_envelopes(
+            session, lambda found: "tool-call-start" in list_event_tags(found)
+        )
         await w.stop_gateway()
         await w.start_gateway()
         (tmp_path / "work" / "go").touch()
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert texts(envelopes) == ["a", "b"]
-        assert endings(envelopes) == ["completed"]
-        await w.phone.say(session, "!say c")
-        assert texts(in_order(await w.phone.until_ended(session, 2))) == ["a", "b", "c"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_texts(envelopes) == ["a", "b"]
+        assert list_turn_statuses(envelopes) == ["completed"]
+        await w.phone.send_text(session, "!say c")
+        assert list_texts(check_order(await w.phone.wait_for_turns(session, 2))) == ["a", "b", "c"]
 
 
 @pytest.mark.req("gateway.reattach")
 async def test_a_turn_that_was_cut_off_meanwhile_is_closed(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await w.phone.say(session, calling([("bash", {"command": "sleep 60"})]))
-        await w.phone.until(session, lambda found: "tool-call-start" in kinds(found))
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, script_tool_calls([("bash", {"command": "sleep 60"})]))
+        await w.phone.wait_for_envelopes(
+            session, lambda found: "tool-call-start" in list_event_tags(found)
+        )
         await w.stop_gateway()
         await client.kill("crab")
         async with asyncio.timeout(20):
             while (await client.get_stats()).runs:
                 await asyncio.sleep(0.01)
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert endings(envelopes) == ["cancelled"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_turn_statuses(envelopes) == ["cancelled"]
 
 
 @pytest.mark.req("gateway.missed")
 async def test_what_the_feed_leaves_out_is_told_from_the_conversation(tmp_path: Path) -> None:
     """With room for a few elements only, a burst of chunks is more than a feed can keep."""
     async with (
-        world(tmp_path, feed_limits=FeedLimits(feed_events=4)) as w,
+        open_world(tmp_path, feed_limits=FeedLimits(feed_events=4)) as w,
         w.daemon.client() as client,
     ):
-        session = await w.phone.session()
+        session = await w.phone.wait_for_session()
         said = " ".join(f"w{number}" for number in range(300))
         for turn in range(4):
-            await told(
+            await collect_events(
                 client.stream("crab", f"!say {turn} {said}\n!tool recall {{}}\n!then\n!say x")
             )
-        await told(client.stream("crab", "!say the end"))
+        await collect_events(client.stream("crab", "!say the end"))
         # A last word that is heard in any case, so that whoever missed something knows it.
-        envelopes = await w.phone.until(
-            session, lambda found: "the end" in texts(found) and len(endings(found)) >= 5
+        envelopes = await w.phone.wait_for_envelopes(
+            session,
+            lambda found: "the end" in list_texts(found) and len(list_turn_statuses(found)) >= 5,
         )
-        in_order(envelopes)
+        check_order(envelopes)
         for turn in range(4):
-            assert any(text.startswith(f"{turn} w0 ") for text in texts(envelopes))
-        assert "".join(texts(envelopes)).count("w299") == 4
-        assert len(texts(envelopes, "user")) == 5
+            assert any(text.startswith(f"{turn} w0 ") for text in list_texts(envelopes))
+        assert "".join(list_texts(envelopes)).count("w299") == 4
+        assert len(list_texts(envelopes, "user")) == 5
 
 
 @pytest.mark.req("gateway.daemon_away")
 async def test_a_daemon_that_comes_back_is_followed_again(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say before")
-        await w.phone.until_ended(session)
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say before")
+        await w.phone.wait_for_turns(session)
         await w.daemon.listener.close()
         await w.daemon.daemon.close()
-        await w.phone.say(session, "!say after")
-        async with served(tmp_path, w.daemon.model, hooks={}):
-            envelopes = in_order(await w.phone.until_ended(session, 2))
-            assert texts(envelopes) == ["before", "after"]
+        await w.phone.send_text(session, "!say after")
+        async with run_daemon(tmp_path, w.daemon.model, hooks={}):
+            envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+            assert list_texts(envelopes) == ["before", "after"]
 
 
 @pytest.mark.req("gateway.daemon_away")
@@ -143,49 +159,55 @@ async def test_a_turn_is_closed_when_the_daemon_stays_away_and_goes_on_if_it_did
     script = "\n!then\n".join(
         ['!say a\n!tool bash {"command": "while ! test -e go; do sleep 0.02; done"}', "!say b"]
     )
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, script)
-        await w.phone.until(session, lambda found: "tool-call-start" in kinds(found))
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, script)
+        await w.phone.wait_for_envelopes(
+            session, lambda found: "tool-call-start" in list_event_tags(found)
+        )
         await w.daemon.listener.close()
-        envelopes = in_order(await w.phone.until_ended(session))
-        assert endings(envelopes) == ["failed"]
+        envelopes = check_order(await w.phone.wait_for_turns(session))
+        assert list_turn_statuses(envelopes) == ["failed"]
         (tmp_path / "work" / "go").touch()
-        again = Listener(DaemonServer(w.daemon.daemon), Limits(drain_timeout=1))
-        again.open(listen_unix(RunFiles.of(w.daemon.home).socket), Door("unix"))
+        again = Listener(DaemonServer(w.daemon.daemon), TransportLimits(drain_timeout=1))
+        again.open(listen_unix(RunFiles.for_home(w.daemon.home).socket_path), ListenOptions("unix"))
         try:
-            envelopes = in_order(await w.phone.until_ended(session, 2))
-            assert texts(envelopes) == ["a", "b"]
-            assert endings(envelopes) == ["failed", "completed"]
-            assert kinds(envelopes).count("tool-call-start") == 1
-            await w.phone.say(session, "!say c")
-            assert texts(in_order(await w.phone.until_ended(session, 3))) == ["a", "b", "c"]
+            envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+            assert list_texts(envelopes) == ["a", "b"]
+            assert list_turn_statuses(envelopes) == ["failed", "completed"]
+            assert list_event_tags(envelopes).count("tool-call-start") == 1
+            await w.phone.send_text(session, "!say c")
+            assert list_texts(check_order(await w.phone.wait_for_turns(session, 3))) == [
+                "a",
+                "b",
+                "c",
+            ]
         finally:
             await again.close()
 
 
 @pytest.mark.req("gateway.compaction")
 async def test_what_was_folded_away_is_said_once(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await told(client.stream("crab", "!say one"))
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await collect_events(client.stream("crab", "!say one"))
         await client.compact("crab")
-        await told(client.stream("crab", "!say two"))
-        envelopes = in_order(await w.phone.until_ended(session, 3))
-        assert folds(envelopes) == 1
+        await collect_events(client.stream("crab", "!say two"))
+        envelopes = check_order(await w.phone.wait_for_turns(session, 3))
+        assert count_compactions(envelopes) == 1
         await w.stop_gateway()
         await client.compact("crab")
-        await told(client.stream("crab", "!say three"))
+        await collect_events(client.stream("crab", "!say three"))
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 5))
-        assert folds(envelopes) == 2
-        assert texts(envelopes) == ["one", "two", "three"]
-        assert len(texts(envelopes, "user")) == 3
+        envelopes = check_order(await w.phone.wait_for_turns(session, 5))
+        assert count_compactions(envelopes) == 2
+        assert list_texts(envelopes) == ["one", "two", "three"]
+        assert len(list_texts(envelopes, "user")) == 3
         await w.stop_gateway()
         await w.start_gateway()
-        await told(client.stream("crab", "!say four"))
-        envelopes = in_order(await w.phone.until_ended(session, 6))
-        assert folds(envelopes) == 2
+        await collect_events(client.stream("crab", "!say four"))
+        envelopes = check_order(await w.phone.wait_for_turns(session, 6))
+        assert count_compactions(envelopes) == 2
 
 
 @pytest.mark.req("gateway.compaction")
@@ -193,134 +215,134 @@ async def test_what_was_folded_away_is_said_once(tmp_path: Path) -> None:
 async def test_what_was_folded_behind_all_that_was_read_is_said(
     tmp_path: Path, after: list[str]
 ) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         await w.stop_gateway()
-        await told(client.stream("crab", "!say one"))
+        await collect_events(client.stream("crab", "!say one"))
         await w.start_gateway()
-        await w.phone.until_ended(session)
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
         await client.compact("crab")
         for text in after:
-            await told(client.stream("crab", f"!say {text}"))
+            await collect_events(client.stream("crab", f"!say {text}"))
         await w.start_gateway()
-        envelopes = in_order(await w.phone.until_ended(session, 2 + len(after)))
-        assert texts(envelopes) == ["one", *after]
-        assert folds(envelopes) == 1
-        last = next(e for e in reversed(envelopes) if isinstance(e.ev, Service | Text))
-        assert isinstance(last.ev, Text if after else Service)
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2 + len(after)))
+        assert list_texts(envelopes) == ["one", *after]
+        assert count_compactions(envelopes) == 1
+        last = next(e for e in reversed(envelopes) if isinstance(e.ev, ServiceEvent | TextEvent))
+        assert isinstance(last.ev, TextEvent if after else ServiceEvent)
 
 
-def folds(envelopes: list[Envelope]) -> int:
-    return sum(isinstance(e.ev, Service) and "Compacted" in e.ev.text for e in envelopes)
+def count_compactions(envelopes: list[Envelope]) -> int:
+    return sum(isinstance(e.ev, ServiceEvent) and "Compacted" in e.ev.text for e in envelopes)
 
 
 @pytest.mark.req("gateway.journal.bounded")
 async def test_a_relay_that_is_away_for_long_is_caught_up_with(tmp_path: Path) -> None:
     """With room for a few envelopes only, the conversation itself is where the rest waits."""
-    async with world(tmp_path, journal_bytes=3000) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path, journal_bytes=3000) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         await w.relay.__aexit__(None, None, None)
         for number in range(12):
-            await told(client.stream("crab", f"!say {number} {'x' * 400}"))
+            await collect_events(client.stream("crab", f"!say {number} {'x' * 400}"))
         assert w.gateway is not None
         async with asyncio.timeout(20):
             while w.gateway.statistics()["unsent"] < 4:
                 await asyncio.sleep(0.02)
         assert w.gateway.statistics()["unsent"] < 20
-        again = Relay(RelayConfig(tmp_path / "relay", port=w.relay.port, durability="os"))
+        again = RelayServer(RelayConfig(tmp_path / "relay", port=w.relay.port, durability="os"))
         async with again:
-            envelopes = in_order(await w.phone.until_ended(session, 12))
-            said = [text.split()[0] for text in texts(envelopes)]
+            envelopes = check_order(await w.phone.wait_for_turns(session, 12))
+            said = [text.split()[0] for text in list_texts(envelopes)]
             assert said == [str(number) for number in range(12)]
-            assert len(texts(envelopes, "user")) == 12
+            assert len(list_texts(envelopes, "user")) == 12
             await w.stop_gateway()
 
 
 @pytest.mark.req("gateway.poison")
 async def test_an_envelope_that_the_relay_never_takes_keeps_nobody_back(tmp_path: Path) -> None:
     limits = RelayLimits(body=40_000)
-    async with world(tmp_path, limits=limits) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await told(client.stream("crab", "!say short"))
-        await w.phone.until_ended(session)
-        await told(client.stream("crab", f"!say {'long ' * 12000}"))
-        await told(client.stream("crab", "!say short again"))
-        envelopes = await w.phone.until_ended(session, 3)
-        assert texts(envelopes) == ["short", "short again"]
+    async with open_world(tmp_path, limits=limits) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await collect_events(client.stream("crab", "!say short"))
+        await w.phone.wait_for_turns(session)
+        await collect_events(client.stream("crab", f"!say {'long ' * 12000}"))
+        await collect_events(client.stream("crab", "!say short again"))
+        envelopes = await w.phone.wait_for_turns(session, 3)
+        assert list_texts(envelopes) == ["short", "short again"]
 
 
 @pytest.mark.req("gateway.deleted")
 async def test_a_session_that_a_device_deleted_comes_back_with_what_is_new(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
-        await told(client.stream("crab", "!say old"))
-        await w.phone.until_ended(session)
-        await w.phone.ask("DELETE", f"/v1/sessions/{session.id}")
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
+        await collect_events(client.stream("crab", "!say old"))
+        await w.phone.wait_for_turns(session)
+        await w.phone.request("DELETE", f"/v1/sessions/{session.id}")
         async with asyncio.timeout(20):
-            while any(one.id == session.id for one in await w.phone.sessions()):
+            while any(one.id == session.id for one in await w.phone.list_sessions()):
                 await asyncio.sleep(0.02)
-        await told(client.stream("crab", "!say new"))
-        session = await w.phone.session()
-        assert texts(in_order(await w.phone.until_ended(session))) == ["new"]
-        await w.phone.say(session, "!say newer")
-        assert texts(in_order(await w.phone.until_ended(session, 2))) == ["new", "newer"]
+        await collect_events(client.stream("crab", "!say new"))
+        session = await w.phone.wait_for_session()
+        assert list_texts(check_order(await w.phone.wait_for_turns(session))) == ["new"]
+        await w.phone.send_text(session, "!say newer")
+        assert list_texts(check_order(await w.phone.wait_for_turns(session, 2))) == ["new", "newer"]
 
 
 @pytest.mark.req("gateway.backfill")
 async def test_a_conversation_that_is_older_than_its_session_is_shown_in_it(tmp_path: Path) -> None:
-    async with world(tmp_path, starts=False) as w, w.daemon.client() as client:
+    async with open_world(tmp_path, starts=False) as w, w.daemon.client() as client:
         for number in range(3):
-            await told(client.stream("crab", f"!say {number}"))
+            await collect_events(client.stream("crab", f"!say {number}"))
         await w.start_gateway()
-        session = await w.phone.session()
-        envelopes = in_order(await w.phone.until_ended(session, 3))
-        assert texts(envelopes) == ["0", "1", "2"]
-        assert texts(envelopes, "user") == ["!say 0", "!say 1", "!say 2"]
+        session = await w.phone.wait_for_session()
+        envelopes = check_order(await w.phone.wait_for_turns(session, 3))
+        assert list_texts(envelopes) == ["0", "1", "2"]
+        assert list_texts(envelopes, "user") == ["!say 0", "!say 1", "!say 2"]
 
 
 @pytest.mark.req("gateway.keys")
 async def test_a_gateway_that_lost_its_journals_repeats_nothing(tmp_path: Path) -> None:
-    async with world(tmp_path) as w:
-        session = await w.phone.session()
-        await w.phone.say(session, "!say once")
-        await w.phone.until_ended(session)
+    async with open_world(tmp_path) as w:
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say once")
+        await w.phone.wait_for_turns(session)
         await w.stop_gateway()
-        for path in Store(w.daemon.home).journal.iterdir():
+        for path in WebFolder(w.daemon.home).journal_folder.iterdir():
             path.unlink()
         await w.start_gateway()
-        await w.phone.say(session, "!say twice")
-        envelopes = in_order(await w.phone.until_ended(session, 2))
-        assert texts(envelopes) == ["once", "twice"]
-        assert [one.id for one in await w.phone.sessions() if one.metadata["name"] == "crab"] == [
-            session.id
-        ]
+        await w.phone.send_text(session, "!say twice")
+        envelopes = check_order(await w.phone.wait_for_turns(session, 2))
+        assert list_texts(envelopes) == ["once", "twice"]
+        assert [
+            one.id for one in await w.phone.list_sessions() if one.metadata["name"] == "crab"
+        ] == [session.id]
 
 
 @pytest.mark.req("gateway.keys")
 async def test_a_machine_paired_in_the_old_way_keeps_no_master_secret(tmp_path: Path) -> None:
-    async with world(tmp_path, starts=False) as w:
-        w.credentials = await let_in(w.phone, w.phone.url, in_the_old_way=True)
-        w.credentials.save(Store(w.daemon.home).credentials)
-        kept = Store(w.daemon.home).credentials.read_text()
+    async with open_world(tmp_path, starts=False) as w:
+        w.credentials = await pair_with_device(w.phone, w.phone.url, in_the_old_way=True)
+        w.credentials.save(WebFolder(w.daemon.home).credentials_file)
+        kept = WebFolder(w.daemon.home).credentials_file.read_text()
         assert to_base64(w.phone.secret.secret) not in kept
         await w.start_gateway()
-        session = await w.phone.session()
-        await w.phone.say(session, "!say hello")
-        assert texts(await w.phone.until_ended(session)) == ["hello"]
+        session = await w.phone.wait_for_session()
+        await w.phone.send_text(session, "!say hello")
+        assert list_texts(await w.phone.wait_for_turns(session)) == ["hello"]
 
 
 @pytest.mark.req("gateway.late_device")
 async def test_a_device_that_joins_late_pages_all_of_it(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.session()
+    async with open_world(tmp_path) as w, w.daemon.client() as client:
+        session = await w.phone.wait_for_session()
         for number in range(60):
-            await told(client.stream("crab", f"!say {number}"))
-        seen = await w.phone.until_ended(session, 60)
-        async with phone(w.phone.url, w.phone.secret) as late:
-            assert await all_of(late) == [e.id for e in seen]
+            await collect_events(client.stream("crab", f"!say {number}"))
+        seen = await w.phone.wait_for_turns(session, 60)
+        async with open_device(w.phone.url, w.phone.secret) as late:
+            assert await list_envelope_ids(late) == [e.id for e in seen]
         assert len(seen) > 200
 
 
-async def all_of(device: Phone) -> list[str]:
-    return [e.id for e in await device.envelopes(await device.session())]
+async def list_envelope_ids(device: DeviceClient) -> list[str]:
+    return [e.id for e in await device.read_envelopes(await device.wait_for_session())]

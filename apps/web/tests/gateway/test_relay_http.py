@@ -7,13 +7,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from crabtalk_web.gateway.errors import RelayAwayError
+from crabtalk_web.gateway.errors import RelayUnavailableError
 from crabtalk_web.gateway.relay_http import RelayHttp
 
 MESSAGES = [{"content": "YQ==", "localId": "a"}, {"content": "Yg==", "localId": "b"}]
 
 
-def answering(text: str) -> web.Application:
+def build_application(text: str) -> web.Application:
     """Whatever it is asked, it answers that."""
 
     async def answer(request: web.Request) -> web.Response:
@@ -39,11 +39,11 @@ def answering(text: str) -> web.Application:
 @pytest.mark.req("gateway.answers")
 async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> None:
     async with (
-        TestServer(answering(text)) as server,
+        TestServer(build_application(text)) as server,
         RelayHttp(str(server.make_url("/")), "t") as relay,
     ):
-        with pytest.raises(RelayAwayError):
-            await relay.append("s", MESSAGES)
+        with pytest.raises(RelayUnavailableError):
+            await relay.append_messages("s", MESSAGES)
 
 
 @pytest.mark.req("gateway.answers")
@@ -51,8 +51,8 @@ async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> Non
 async def test_a_session_without_an_id_is_none(session: Any) -> None:
     text = json.dumps({"session": session})
     async with (
-        TestServer(answering(text)) as server,
+        TestServer(build_application(text)) as server,
         RelayHttp(str(server.make_url("/")), "t") as relay,
     ):
-        with pytest.raises(RelayAwayError):
-            await relay.session("tag", "", "")
+        with pytest.raises(RelayUnavailableError):
+            await relay.open_session("tag", "", "")

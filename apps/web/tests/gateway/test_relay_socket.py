@@ -9,19 +9,19 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from crabtalk_web.gateway.errors import RelayAwayError
-from crabtalk_web.gateway.relay_socket import QUESTIONS, RelaySocket
+from crabtalk_web.gateway.errors import RelayUnavailableError
+from crabtalk_web.gateway.relay_socket import MAX_REQUESTS, RelaySocket
 
 
-class Mute:
+class SilentRelay:
     """A relay that takes questions and answers none."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.news = asyncio.Event()
+        self.received: list[str] = []
+        self.message_arrived = asyncio.Event()
         self.hangs_up = asyncio.Event()
 
-    async def talk(self, request: web.Request) -> web.WebSocketResponse:
+    async def handle_socket(self, request: web.Request) -> web.WebSocketResponse:
         ws = web.WebSocketResponse()
         await ws.prepare(request)
         await ws.send_str('0{"pingInterval":25000,"pingTimeout":20000}')
@@ -29,8 +29,8 @@ class Mute:
         await ws.send_str('40{"sid":"s"}')
         hanging = asyncio.ensure_future(self.hang_up(ws))
         async for message in ws:
-            self.asked.append(message.data)
-            self.news.set()
+            self.received.append(message.data)
+            self.message_arrived.set()
         hanging.cancel()
         return ws
 
@@ -38,57 +38,57 @@ class Mute:
         await self.hangs_up.wait()
         await ws.close()
 
-    async def until(self, count: int) -> None:
+    async def wait_for_messages(self, count: int) -> None:
         async with asyncio.timeout(20):
-            while len(self.asked) < count:
-                self.news.clear()
-                await self.news.wait()
+            while len(self.received) < count:
+                self.message_arrived.clear()
+                await self.message_arrived.wait()
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Mute, RelaySocket]]:
-    mute, app = Mute(), web.Application()
-    app.router.add_get("/v1/updates/", mute.talk)
+async def connect_silent_relay() -> AsyncIterator[tuple[SilentRelay, RelaySocket]]:
+    mute, app = SilentRelay(), web.Application()
+    app.router.add_get("/v1/updates/", mute.handle_socket)
     async with TestServer(app) as server:
         url = str(server.make_url("/")).rstrip("/")
-        async with RelaySocket(url, "token", lambda name, it: None, nobody) as socket:
+        async with RelaySocket(url, "token", lambda name, it: None, refuse_call) as socket:
             yield mute, socket
 
 
-async def nobody(method: str, params: str) -> None: ...
+async def refuse_call(method: str, params: str) -> None: ...
 
 
 @pytest.mark.req("gateway.socket")
 async def test_who_waits_for_an_answer_is_told_when_the_socket_closes() -> None:
-    async with connected() as (mute, socket):
-        asking: asyncio.Future[Any] = asyncio.ensure_future(socket.ask("update-state", {}))
-        await mute.until(1)
+    async with connect_silent_relay() as (mute, socket):
+        asking: asyncio.Future[Any] = asyncio.ensure_future(socket.request("update-state", {}))
+        await mute.wait_for_messages(1)
         await socket.__aexit__(None, None, None)
         # Not cancelled: whoever asked goes on with its work.
-        with pytest.raises(RelayAwayError):
+        with pytest.raises(RelayUnavailableError):
             await asking
 
 
 @pytest.mark.req("gateway.socket")
 async def test_the_time_of_an_answer_runs_from_when_it_was_asked() -> None:
-    async with connected() as (mute, socket):
+    async with connect_silent_relay() as (mute, socket):
         async with asyncio.timeout(20):
             many = [
-                asyncio.ensure_future(socket.ask("update-state", {}, within=0.2))
-                for _ in range(QUESTIONS + 1)
+                asyncio.ensure_future(socket.request("update-state", {}, within=0.2))
+                for _ in range(MAX_REQUESTS + 1)
             ]
-            await mute.until(QUESTIONS)
-            assert len(mute.asked) == QUESTIONS
+            await mute.wait_for_messages(MAX_REQUESTS)
+            assert len(mute.received) == MAX_REQUESTS
             outcomes = await asyncio.gather(*many, return_exceptions=True)
-        assert all(isinstance(outcome, RelayAwayError) for outcome in outcomes)
-        assert len(mute.asked) == QUESTIONS + 1
+        assert all(isinstance(outcome, RelayUnavailableError) for outcome in outcomes)
+        assert len(mute.received) == MAX_REQUESTS + 1
 
 
 @pytest.mark.req("gateway.socket")
 async def test_a_relay_that_hangs_up_ends_the_listening() -> None:
-    async with connected() as (mute, socket):
+    async with connect_silent_relay() as (mute, socket):
         listening = asyncio.ensure_future(socket.listen())
         mute.hangs_up.set()
-        with pytest.raises(RelayAwayError):
+        with pytest.raises(RelayUnavailableError):
             async with asyncio.timeout(20):
                 await listening

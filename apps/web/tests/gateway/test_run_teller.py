@@ -8,40 +8,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.web.tests.gateway.phone import in_order, story
+from apps.web.tests.gateway.phone import check_order, format_envelopes
 from crabtalk.protocol import wire
-from crabtalk_web.adapter import Heard
+from crabtalk_web.adapter import ReceivedEvent
 from crabtalk_web.adapter.happenings import (
-    AnyHappening,
-    Began,
-    Call,
-    Called,
-    Piece,
-    Returned,
-    SegmentOver,
-    Steered,
-    StepOver,
+    AnyRunEvent,
+    RunBegan,
+    RunSteered,
+    SegmentEnded,
+    StepEnded,
+    TextPiece,
+    ToolCallRequest,
+    ToolReturned,
+    ToolsCalled,
 )
-from crabtalk_web.gateway import Credentials, GatewayConfig
-from crabtalk_web.gateway.entries import Opened
-from crabtalk_web.gateway.identity import Identity, identity_of
-from crabtalk_web.gateway.journal import Journal
-from crabtalk_web.gateway.record_log import RecordLog, ToldRecords, skip_characters
-from crabtalk_web.gateway.run_teller import RunTeller
-from crabtalk_web.gateway.teller import Teller
+from crabtalk_web.gateway import GatewayConfig, RelayCredentials
+from crabtalk_web.gateway.entries import SessionOpened
+from crabtalk_web.gateway.identity import SessionIdentity, derive_identity
+from crabtalk_web.gateway.journal import ConversationJournal
+from crabtalk_web.gateway.record_log import RecordLog, WrittenRecords, skip_characters
+from crabtalk_web.gateway.run_teller import RunMerger
+from crabtalk_web.gateway.teller import EnvelopeWriter
 from crabtalk_web.sealing import MasterSecret
-from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart, TurnEnd
+from crabtalk_web.stream import Envelope, TextEvent, ToolCallEnd, ToolCallStart, TurnEnd
 
 RUN = "run"
 words = st.sampled_from(["a", "b c", "a\n\nb", "x" * 5000, "  y  ", "ä ö", "```\nz\n\n" * 3])
 
 
-def at(second: int) -> str:
+def format_time(second: int) -> str:
     return f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000Z"
 
 
 @st.composite
-def turn(draw: st.DrawFn) -> list[wire.ConversationRecord]:
+def generate_turn(draw: st.DrawFn) -> list[wire.ConversationRecord]:
     """What a log has of a turn: steps with calls, some steered, the last word and the end."""
     found = [wire.ConversationMessage(role="user", content=draw(words))]
     for step in range(draw(st.integers(0, 3))):
@@ -73,86 +73,93 @@ def turn(draw: st.DrawFn) -> list[wire.ConversationRecord]:
             )
     found.append(wire.ConversationMessage(role="assistant", content=draw(words)))
     for number, message in enumerate(found):
-        message.id, message.run_id, message.timestamp = number, RUN, at(number)
+        message.id, message.run_id, message.timestamp = number, RUN, format_time(number)
     records = [wire.ConversationRecord(message=message) for message in found]
     end = wire.RunEndRecord(
-        run_id=RUN, timestamp=at(len(found)), stop_reason=wire.STOP_REASON_COMPLETED, agent="crab"
+        run_id=RUN,
+        timestamp=format_time(len(found)),
+        stop_reason=wire.STOP_REASON_COMPLETED,
+        agent="crab",
     )
     return [*records, wire.ConversationRecord(run_end=end)]
 
 
-def events_of(records: list[wire.ConversationRecord], size: int) -> Iterator[AnyHappening]:
+def generate_events(records: list[wire.ConversationRecord], size: int) -> Iterator[AnyRunEvent]:
     """As the feed has them, texts in pieces of `size` characters."""
-    yield Began("")
+    yield RunBegan("")
     calls = 0
     for record in records[1:-1]:
         message = record.message
         if message.role == "user":
-            yield Steered(message.content)
+            yield RunSteered(message.content)
         elif message.role == "tool":
-            yield Returned(message.call_id, message.content, message.is_error)
+            yield ToolReturned(message.call_id, message.content, message.is_error)
             calls -= 1
             if calls == 0:
-                yield StepOver()
+                yield StepEnded()
         else:
             for text, thinking in ((message.reasoning, True), (message.content, False)):
                 for start in range(0, len(text), size):
-                    yield Piece(text[start : start + size], thinking=thinking)
+                    yield TextPiece(text[start : start + size], thinking=thinking)
                 if text:
-                    yield SegmentOver()
+                    yield SegmentEnded()
             if message.tool_calls:
                 calls = len(message.tool_calls)
-                yield Called(tuple(Call(c.id, c.name, c.arguments) for c in message.tool_calls))
+                yield ToolsCalled(
+                    tuple(ToolCallRequest(c.id, c.name, c.arguments) for c in message.tool_calls)
+                )
 
 
-def identity() -> Identity:
+def make_identity() -> SessionIdentity:
     keys = MasterSecret(bytes(32)).content_keys
-    credentials = Credentials("http://127.0.0.1", "token", keys.public)
-    return identity_of(credentials, "crab", "user")
+    credentials = RelayCredentials("http://127.0.0.1", "token", keys.public)
+    return derive_identity(credentials, "crab", "user")
 
 
-class Process:
+class GatewayProcess:
     """A gateway's part that tells, from its journal; `told` are the envelopes of all of them."""
 
-    def __init__(self, who: Identity, path: Path, told: list[Envelope]) -> None:
-        self._journal = Journal(path)
+    def __init__(self, who: SessionIdentity, path: Path, told: list[Envelope]) -> None:
+        self._journal = ConversationJournal(path)
         self._journal.open()
-        if not self._journal.book.session:
-            self._journal.note(Opened("s", "crab", "user"))
+        if not self._journal.state.session:
+            self._journal.append(SessionOpened("s", "crab", "user"))
         self._told = told
         self._log = RecordLog(who)
-        self._teller = Teller(who, self._journal, GatewayConfig(), self._told.extend)
-        self.runs = RunTeller(who, self._teller, self._log, lambda: True)
+        self._teller = EnvelopeWriter(who, self._journal, GatewayConfig(), self._told.extend)
+        self.runs = RunMerger(who, self._teller, self._log, lambda: True)
 
     def read(self, records: list[wire.ConversationRecord]) -> None:
         """The log has these by now."""
         for position, record in enumerate(records):
             record.position = position
-        start = max(self._log.position, self._journal.book.record)
+        start = max(self._log.position, self._journal.state.log_position)
         page = wire.RecordPage(records=records[start:], next_position=len(records), log_id="log")
-        self._log.add(page)
+        self._log.add_page(page)
         self.runs.must_read = False
-        self.runs.tell_entries()
+        self.runs.write_entries()
 
-    def hear(self, what: AnyHappening, second: int) -> None:
-        self.runs.take(Heard(run=RUN, what=what, at=second, agent="crab", sender="user"))
-        self.runs.tell_entries()
+    def handle_event(self, what: AnyRunEvent, second: int) -> None:
+        self.runs.handle_event(
+            ReceivedEvent(run=RUN, event=what, at=second, agent="crab", sender="user")
+        )
+        self.runs.write_entries()
 
-    def idle(self) -> None:
-        self._teller.idle(0)
+    def flush_idle_text(self) -> None:
+        self._teller.flush_idle_text(0)
 
-    def die(self) -> None:
+    def flush_and_close(self) -> None:
         asyncio.run(self._journal.flush())
         self._journal.close()
 
 
-def content(envelopes: list[Envelope]) -> list[str]:
+def list_content(envelopes: list[Envelope]) -> list[str]:
     """What people read, in order, however it was cut into pieces."""
     found: list[str] = []
     for envelope in envelopes:
         match envelope.ev:
-            case Text(text=text, thinking=thinking):
-                found += [f"{envelope.role} {thinking} {letter}" for letter in squeezed(text)]
+            case TextEvent(text=text, thinking=thinking):
+                found += [f"{envelope.role} {thinking} {letter}" for letter in strip_spaces(text)]
             case ToolCallStart(call=call):
                 found.append(f"start {call}")
             case ToolCallEnd(call=call, result=result, is_error=is_error):
@@ -164,11 +171,11 @@ def content(envelopes: list[Envelope]) -> list[str]:
     return found
 
 
-def squeezed(text: str) -> str:
+def strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def known_at(records: list[wire.ConversationRecord], steps: int, steers: int) -> int:
+def count_known_records(records: list[wire.ConversationRecord], steps: int, steers: int) -> int:
     """How many records the log has at least, after so many steps and steers were heard."""
     for number, record in enumerate(records):
         if record.message.tool_calls:
@@ -181,7 +188,7 @@ def known_at(records: list[wire.ConversationRecord], steps: int, steers: int) ->
 
 
 @pytest.mark.req("gateway.delivery.records")
-@given(turn(), st.data())
+@given(generate_turn(), st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_turn_that_was_heard_in_part_is_told_once_and_whole(
     tmp_path_factory: pytest.TempPathFactory,
@@ -189,34 +196,34 @@ def test_a_turn_that_was_heard_in_part_is_told_once_and_whole(
     data: st.DataObject,
 ) -> None:
     folder = tmp_path_factory.mktemp("teller")
-    who = identity()
+    who = make_identity()
     whole: list[Envelope] = []
-    process = Process(who, folder / "whole.jsonl", whole)
+    process = GatewayProcess(who, folder / "whole.jsonl", whole)
     process.read(records)
-    process.die()
-    in_order(whole)
+    process.flush_and_close()
+    check_order(whole)
 
     told: list[Envelope] = []
-    process = Process(who, folder / "parts.jsonl", told)
-    events = list(events_of(records, data.draw(st.sampled_from([1, 7, 3000]))))
+    process = GatewayProcess(who, folder / "parts.jsonl", told)
+    events = list(generate_events(records, data.draw(st.sampled_from([1, 7, 3000]))))
     heard = data.draw(st.integers(0, len(events)))
     steps = steers = 0
     for second, what in enumerate(events[:heard]):
-        process.hear(what, second)
-        steps += isinstance(what, Called)
-        steers += isinstance(what, Steered)
-        if isinstance(what, Began | Called | Steered):
-            process.read(records[: known_at(records, steps, steers)])
+        process.handle_event(what, second)
+        steps += isinstance(what, ToolsCalled)
+        steers += isinstance(what, RunSteered)
+        if isinstance(what, RunBegan | ToolsCalled | RunSteered):
+            process.read(records[: count_known_records(records, steps, steers)])
         if data.draw(st.integers(0, 9)) == 0:
-            process.idle()
+            process.flush_idle_text()
     if data.draw(st.booleans()):
-        process.die()
-        process = Process(who, folder / "parts.jsonl", told)
-    process.runs.live = None
+        process.flush_and_close()
+        process = GatewayProcess(who, folder / "parts.jsonl", told)
+    process.runs.live_run = None
     process.read(records)
-    process.die()
-    assert content(told) == content(whole), story(told)
-    in_order(told)
+    process.flush_and_close()
+    assert list_content(told) == list_content(whole), format_envelopes(told)
+    check_order(told)
 
 
 @pytest.mark.req("gateway.delivery.records")
@@ -226,31 +233,37 @@ def test_words_of_a_run_wait_until_all_that_is_older_is_told(tmp_path: Path) -> 
     records = [
         wire.ConversationRecord(
             message=wire.ConversationMessage(
-                role="user", content=text, id=number, run_id=run, timestamp=at(number)
+                role="user", content=text, id=number, run_id=run, timestamp=format_time(number)
             )
         )
         for number, (run, text) in enumerate(texts)
     ]
     told: list[Envelope] = []
-    process = Process(identity(), tmp_path / "j.jsonl", told)
-    process.hear(Began(""), 0)
-    process.hear(Piece("half "), 1)
-    process.hear(Piece("an answer"), 2)
+    process = GatewayProcess(make_identity(), tmp_path / "j.jsonl", told)
+    process.handle_event(RunBegan(""), 0)
+    process.handle_event(TextPiece("half "), 1)
+    process.handle_event(TextPiece("an answer"), 2)
     assert told == []
     process.read(records)
-    process.hear(Piece(" and on"), 3)
-    process.idle()
+    process.handle_event(TextPiece(" and on"), 3)
+    process.flush_idle_text()
     answer = wire.ConversationMessage(
-        role="assistant", content="half an answer and on", id=2, run_id=RUN, timestamp=at(2)
+        role="assistant",
+        content="half an answer and on",
+        id=2,
+        run_id=RUN,
+        timestamp=format_time(2),
     )
-    end = wire.RunEndRecord(run_id=RUN, timestamp=at(3), stop_reason=wire.STOP_REASON_COMPLETED)
-    process.runs.live = None
+    end = wire.RunEndRecord(
+        run_id=RUN, timestamp=format_time(3), stop_reason=wire.STOP_REASON_COMPLETED
+    )
+    process.runs.live_run = None
     process.read(
         [*records, wire.ConversationRecord(message=answer), wire.ConversationRecord(run_end=end)]
     )
-    process.die()
-    in_order(told)
-    said = [(e.role, e.ev.text) for e in told if isinstance(e.ev, Text)]
+    process.flush_and_close()
+    check_order(told)
+    said = [(e.role, e.ev.text) for e in told if isinstance(e.ev, TextEvent)]
     assert said == [("user", "one"), ("user", "two"), ("agent", "half an answer and on")]
     assert [e.ev.status for e in told if isinstance(e.ev, TurnEnd)] == ["failed", "completed"]
 
@@ -260,7 +273,7 @@ def test_a_journal_without_a_position_knows_what_is_told_by_number_and_by_time()
     messages = [
         wire.ConversationRecord(
             message=wire.ConversationMessage(
-                role=role, content="x", id=number, timestamp=at(second)
+                role=role, content="x", id=number, timestamp=format_time(second)
             )
         )
         for number, (role, second) in enumerate(
@@ -270,8 +283,8 @@ def test_a_journal_without_a_position_knows_what_is_told_by_number_and_by_time()
     base = 1767225600_000
 
     def untold(position: int, through: int) -> list[int]:
-        told = ToldRecords(position, through)
-        return [record.message.id for record in messages if not told.has(record)]
+        told = WrittenRecords(position, through)
+        return [record.message.id for record in messages if not told.contains(record)]
 
     assert untold(0, 0) == [0, 1, 2, 3]
     assert untold(1, 0) == [1, 2, 3]
@@ -284,4 +297,4 @@ def test_a_journal_without_a_position_knows_what_is_told_by_number_and_by_time()
 @given(st.text(alphabet="ab \n", max_size=30), st.integers(0, 30))
 def test_spaces_are_not_counted_in_what_is_told(text: str, count: int) -> None:
     place = skip_characters(text, count)
-    assert len(squeezed(text[:place])) == min(count, len(squeezed(text)))
+    assert len(strip_spaces(text[:place])) == min(count, len(strip_spaces(text)))

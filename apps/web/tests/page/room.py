@@ -3,18 +3,20 @@
 import uuid
 from typing import Any
 
-from apps.web.tests.gateway.phone import Phone, Session
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession
 from crabtalk_web.sealing import DataSealer, new_key, to_base64, wrap_key
-from crabtalk_web.stream import derived_id
+from crabtalk_web.stream import derive_id
 
 BATCH = 100
 
 
-async def room(person: Phone, agent: str = "crab", **metadata: Any) -> Session:
+async def create_session(
+    person: DeviceClient, agent: str = "crab", **metadata: Any
+) -> DeviceSession:
     key = new_key()
     told = {"name": agent, "host": "attic", "path": "/", **metadata}
     wrapped = to_base64(wrap_key(person.secret.content_keys.public, key))
-    made = await person.ask(
+    made = await person.request(
         "POST",
         "/v1/sessions",
         {
@@ -23,28 +25,28 @@ async def room(person: Phone, agent: str = "crab", **metadata: Any) -> Session:
             "dataEncryptionKey": wrapped,
         },
     )
-    return Session(made["session"]["id"], key, told)
+    return DeviceSession(made["session"]["id"], key, told)
 
 
-def spoken(number: int, text: str = "") -> dict[str, Any]:
+def build_text_body(number: int, text: str = "") -> dict[str, Any]:
     """What an agent says, in a turn that was over at once."""
-    return envelope(number, {"t": "text", "text": text or f"said {number}"})
+    return build_body(number, {"t": "text", "text": text or f"said {number}"})
 
 
-def envelope(number: int, event: dict[str, Any], **more: Any) -> dict[str, Any]:
+def build_body(number: int, event: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The body of an agent's envelope, as gateways send it."""
     content = {
-        "id": derived_id("room", number, str(sorted(event))),
+        "id": derive_id("room", number, str(sorted(event))),
         "time": 1_700_000_000_000 + number,
         "role": "agent",
-        "turn": derived_id("turn", number),
+        "turn": derive_id("turn", number),
         "ev": event,
         **more,
     }
     return {"role": "session", "content": content, "meta": {"sentFrom": "crabtalk"}}
 
 
-async def tell(person: Phone, session: Session, *bodies: Any) -> None:
+async def send_bodies(person: DeviceClient, session: DeviceSession, *bodies: Any) -> None:
     """Sends all of them, as fast as the relay takes them."""
     for first in range(0, len(bodies), BATCH):
         messages = [
@@ -52,4 +54,4 @@ async def tell(person: Phone, session: Session, *bodies: Any) -> None:
             for body in bodies[first : first + BATCH]
         ]
         path = f"/v3/sessions/{session.id}/messages"
-        await person.ask("POST", path, {"messages": messages})
+        await person.request("POST", path, {"messages": messages})

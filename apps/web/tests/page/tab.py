@@ -11,8 +11,8 @@ from typing import Any
 from playwright.async_api import Browser, Page, Route, WebSocketRoute
 
 import crabtalk_web
-from apps.web.tests.browser.chromium import Watch, visiting
-from apps.web.tests.gateway.phone import Phone
+from apps.web.tests.browser.chromium import BrowserWatch, open_browser_page
+from apps.web.tests.gateway.phone import DeviceClient
 from crabtalk_web.sealing import to_backup_text
 
 PAGE = Path(crabtalk_web.__file__).with_name("page")
@@ -34,108 +34,110 @@ const tree = (rows) => rows.map(({ revision, children, files, ...row }) => ({
 """
 
 
-class Tab:
-    def __init__(self, page: Page, watch: Watch, url: str) -> None:
+class PageTab:
+    def __init__(self, page: Page, watch: BrowserWatch, url: str) -> None:
         self.page = page
         self.watch = watch
         self.url = url
-        self.is_cut_off = False
+        self.is_offline = False
         self._sockets: list[WebSocketRoute] = []
 
     async def open(self) -> None:
         await self.page.goto(self.url + BLANK)
 
-    async def do(self, script: str, given: Any = None) -> Any:
+    async def evaluate(self, script: str, given: Any = None) -> Any:
         """What an async function of these lines gives; `given` is in it, and `tree`."""
         # As one text: a browser that is handed ten thousand objects one by one takes a minute.
         lines = f"async (text) => {{ const given = JSON.parse(text); {TREE} {script} }}"
         return await self.page.evaluate(lines, json.dumps(given))
 
-    async def until(self, condition: str, given: Any = None) -> Any:
+    async def wait_for(self, condition: str, given: Any = None) -> Any:
         """What it gives, once that is not falsy."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                if found := await self.do(f"return {condition};", given):
+                if found := await self.evaluate(f"return {condition};", given):
                     return found
                 await asyncio.sleep(0.02)
 
     # ── A device ────────────────────────────────────────────────────────────────────────────
 
-    async def start(self) -> str:
+    async def start_device(self) -> str:
         """The device of this browser; says its stage."""
         await self.page.evaluate(DEVICE)
-        return str(await self.do("return device.stage;"))
+        return str(await self.evaluate("return device.stage;"))
 
-    async def log_in(self, person: Phone) -> None:
+    async def log_in(self, person: DeviceClient) -> None:
         """As another device of theirs."""
-        await self.start()
-        await self.do(
+        await self.start_device()
+        await self.evaluate(
             "await device.restore(given);",
             to_backup_text(person.secret.secret),
         )
-        await self.until("device.connection.state === 'online'")
+        await self.wait_for("device.connection.state === 'online'")
 
     async def reload(self) -> str:
         await self.page.reload()
-        return await self.start()
+        return await self.start_device()
 
-    async def enter(self, session: str) -> None:
+    async def open_session(self, session: str) -> None:
         """Opens a session, and waits until it was brought up to date."""
-        await self.until("device.session(given)", session)
-        await self.do("await device.session(given).open();", session)
+        await self.wait_for("device.session(given)", session)
+        await self.evaluate("await device.session(given).open();", session)
 
-    async def texts(self, session: str) -> list[str]:
+    async def read_texts(self, session: str) -> list[str]:
         """The words of its rows, from top to bottom."""
-        found: list[str] = await self.do(
+        found: list[str] = await self.evaluate(
             "return device.session(given).story.rows.map(({ text }) => text).filter(Boolean);",
             session,
         )
         return found
 
-    async def cut_off(self) -> None:
+    async def go_offline(self) -> None:
         """Nobody answers any more but the files of the page."""
-        self.is_cut_off = True
-        self.watch.expect("ERR_", "WebSocket", "Failed to load")
+        self.is_offline = True
+        self.watch.allow_faults("ERR_", "WebSocket", "Failed to load")
         for socket in self._sockets:
             await socket.close()
         self._sockets = []
-        await self.until("device.connection.state === 'offline'")
+        await self.wait_for("device.connection.state === 'offline'")
 
-    async def connect(self) -> None:
-        self.is_cut_off = False
-        await self.do("device.socket.hurry();")
-        await self.until("device.connection.state === 'online'")
+    async def go_online(self) -> None:
+        self.is_offline = False
+        await self.evaluate("device.socket.hurry();")
+        await self.wait_for("device.connection.state === 'online'")
 
-    async def _ask(self, route: Route) -> None:
-        if self.is_cut_off:
+    async def _route_request(self, route: Route) -> None:
+        if self.is_offline:
             await route.abort()
         else:
             await route.fallback()
 
-    async def _socket(self, route: WebSocketRoute) -> None:
-        if self.is_cut_off:
+    async def _route_socket(self, route: WebSocketRoute) -> None:
+        if self.is_offline:
             await route.close()
             return
         route.connect_to_server()
         self._sockets.append(route)
 
-    async def wire(self) -> None:
-        await self.page.route(re.compile("/v[123]/"), self._ask)
-        await self.page.route_web_socket(lambda url: "/v1/updates" in url, self._socket)
+    async def intercept_network(self) -> None:
+        await self.page.route(re.compile("/v[123]/"), self._route_request)
+        await self.page.route_web_socket(lambda url: "/v1/updates" in url, self._route_socket)
 
 
 @asynccontextmanager
-async def tab(browser: Browser, url: str, *, wired: bool = False) -> AsyncIterator[Tab]:
+async def open_page_tab(
+    browser: Browser, url: str, *, wired: bool = False
+) -> AsyncIterator[PageTab]:
     """Afterwards, that nothing went wrong in it. One that is wired can be cut off."""
-    async with visiting(browser, url) as (page, watch):
-        made = Tab(page, watch, url)
-        watch.expect(ICON)
+    async with open_browser_page(browser, url) as (page, watch):
+        made = PageTab(page, watch, url)
+        watch.allow_faults(ICON)
         if wired:
-            await made.wire()
+            await made.intercept_network()
         await made.open()
         yield made
         watch.check()
 
 
-def lines(path: Path) -> list[Any]:
+def read_json_lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

@@ -7,19 +7,19 @@ import pytest
 from nacl.secret import SecretBox
 from nacl.signing import VerifyKey
 
-from apps.web.tests.page.tab import Tab
+from apps.web.tests.page.tab import PageTab
 from crabtalk_web.sealing import (
-    Bound,
     DataSealer,
     MasterSecret,
     PairingSecret,
-    blob_key,
-    bound_of,
+    SealBinding,
+    derive_blob_key,
     from_backup_text,
     from_base64,
     new_key,
     open_blob,
     open_box,
+    read_binding,
     seal_blob,
     seal_box,
     to_backup_text,
@@ -42,21 +42,21 @@ const { toBase64: to, fromBase64: from } = bytes;
 """
 
 
-def decoded(text: str) -> bytes:
+def decode_base64(text: str) -> bytes:
     found = from_base64(text)
     assert found is not None
     return found
 
 
-async def ask(tab: Tab, script: str, **given: Any) -> Any:
+async def run_crypto(tab: PageTab, script: str, **given: Any) -> Any:
     ready = {name: to_base64(v) if isinstance(v, bytes) else v for name, v in given.items()}
-    return await tab.do(MODULES + script, ready)
+    return await tab.evaluate(MODULES + script, ready)
 
 
 @pytest.mark.req("page.crypto")
-async def test_keys_of_an_account_are_the_same_in_the_browser_and_in_numbers(idle: Tab) -> None:
+async def test_keys_of_an_account_are_the_same_in_the_browser_and_in_numbers(idle: PageTab) -> None:
     person = MasterSecret(new_key())
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const secret = from(given.secret);
@@ -77,18 +77,18 @@ async def test_keys_of_an_account_are_the_same_in_the_browser_and_in_numbers(idl
     )
     assert found["own"] is True
     assert found["secretive"] == [False, False]
-    assert decoded(found["content"]) == person.content_keys.public
-    assert decoded(found["account"]) == person.account_key
+    assert decode_base64(found["content"]) == person.content_keys.public
+    assert decode_base64(found["account"]) == person.account_key
     for signature in (found["signed"], found["counted"]):
-        VerifyKey(person.account_key).verify(bytes([1, 2, 3]), decoded(signature))
-    assert decoded(found["derived"]).hex().startswith("1011c097d2105d27")
+        VerifyKey(person.account_key).verify(bytes([1, 2, 3]), decode_base64(signature))
+    assert decode_base64(found["derived"]).hex().startswith("1011c097d2105d27")
 
 
 @pytest.mark.req("page.crypto")
-async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle: Tab) -> None:
+async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle: PageTab) -> None:
     pair, key = PairingSecret(), new_key()
     person = MasterSecret(new_key())
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const pair = await keys.exchangeKeys(from(given.mine));
@@ -117,20 +117,20 @@ async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle
         wrapped=wrap_key(person.content_keys.public, key),
         key=key,
     )
-    assert [decoded(each) for each in found["public"]] == [pair.public_key] * 2
-    assert [decoded(each) for each in found["opened"]] == [b"a crab"] * 2
+    assert [decode_base64(each) for each in found["public"]] == [pair.public_key] * 2
+    assert [decode_base64(each) for each in found["opened"]] == [b"a crab"] * 2
     assert (found["damaged"], found["short"]) == (None, None)
     assert found["nobody"] is None
-    assert decoded(found["key"]) == key
+    assert decode_base64(found["key"]) == key
     assert found["other"] is None
-    assert open_box(pair.secret, decoded(found["sealed"])) == key
+    assert open_box(pair.secret, decode_base64(found["sealed"])) == key
 
 
 @pytest.mark.req("page.crypto")
-async def test_values_are_sealed_as_the_gateway_seals_them(idle: Tab) -> None:
+async def test_values_are_sealed_as_the_gateway_seals_them(idle: PageTab) -> None:
     key = new_key()
     value = {"name": "crab \N{CRAB}", "lines": "a\u2028b", "n": [1, None, True]}
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const key = await sealing.importKey(from(given.key));
@@ -155,16 +155,16 @@ async def test_values_are_sealed_as_the_gateway_seals_them(idle: Tab) -> None:
     assert found["other"] is None
     assert found["fixed"] == [False, False]
     opened = DataSealer(key).open(found["sealed"])
-    assert bound_of(opened) == Bound("rpc:watch", "s1", 7)
+    assert read_binding(opened) == SealBinding("rpc:watch", "s1", 7)
     assert opened.items() >= value.items()
 
 
 @pytest.mark.req("page.crypto")
-async def test_files_of_every_size_are_sealed_as_everybody_does(idle: Tab) -> None:
+async def test_files_of_every_size_are_sealed_as_everybody_does(idle: PageTab) -> None:
     key = new_key()
     plains = [os.urandom(n) for n in (0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 70_001)]
     plains += [b"\xff" * 1023, b"\0" * 4096]
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const key = from(given.key);
@@ -183,17 +183,19 @@ async def test_files_of_every_size_are_sealed_as_everybody_does(idle: Tab) -> No
         plains=[to_base64(each) for each in plains],
         sealed=[to_base64(seal_blob(key, each)) for each in plains],
     )
-    assert [decoded(each) for each in found["opened"]] == plains
-    assert [open_blob(key, decoded(each)) for each in found["sealed"]] == plains
+    assert [decode_base64(each) for each in found["opened"]] == plains
+    assert [open_blob(key, decode_base64(each)) for each in found["sealed"]] == plains
     assert found["damaged"] == [None] * len(plains)
     assert found["short"] is None
-    assert decoded(found["blob"]) == blob_key(key)
+    assert decode_base64(found["blob"]) == derive_blob_key(key)
 
 
 @pytest.mark.req("page.crypto.fast")
-async def test_ten_megabytes_are_sealed_beside_the_page_in_less_than_a_second(idle: Tab) -> None:
+async def test_ten_megabytes_are_sealed_beside_the_page_in_less_than_a_second(
+    idle: PageTab,
+) -> None:
     key = new_key()
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const { openFile, sealFile } = await import("/crypto/blobs.js");
@@ -218,15 +220,15 @@ async def test_ten_megabytes_are_sealed_beside_the_page_in_less_than_a_second(id
     assert found["size"] == 10 * 1024 * 1024 + 40
     assert found["isSame"] is True
     assert found["broken"] is None
-    assert len(decoded(found["nonce"])) == SecretBox.NONCE_SIZE
+    assert len(decode_base64(found["nonce"])) == SecretBox.NONCE_SIZE
 
 
 @pytest.mark.req("page.crypto.backup")
-async def test_backup_words_are_read_as_people_write_them(idle: Tab) -> None:
+async def test_backup_words_are_read_as_people_write_them(idle: PageTab) -> None:
     secret = new_key()
     words = to_backup_text(secret)
     looks = words.lower().replace("o", "0").replace("i", "1").replace("b", "8").replace("g", "9")
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const read = (text) => { const b = backup.fromWords(text); return b && to(b); };
@@ -250,9 +252,9 @@ async def test_backup_words_are_read_as_people_write_them(idle: Tab) -> None:
 
 
 @pytest.mark.req("page.crypto")
-async def test_texts_that_are_not_bytes_are_none(idle: Tab) -> None:
+async def test_texts_that_are_not_bytes_are_none(idle: PageTab) -> None:
     data = os.urandom(20_000)
-    found = await ask(
+    found = await run_crypto(
         idle,
         """
         const link = bytes.toBase64url(from(given.data));
@@ -267,6 +269,6 @@ async def test_texts_that_are_not_bytes_are_none(idle: Tab) -> None:
     )
     assert found["same"] is True
     assert found["link"] == to_base64url(data)
-    assert decoded(found["back"]) == data
+    assert decode_base64(found["back"]) == data
     assert found["bad"] == [None] * 5
     assert found["equal"] == [True, False, False]

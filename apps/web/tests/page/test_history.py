@@ -7,10 +7,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route
 
-from apps.web.tests.gateway.phone import Phone
-from apps.web.tests.page.room import envelope, room, spoken, tell
-from apps.web.tests.page.tab import Tab, tab
-from crabtalk_web.relay import Relay
+from apps.web.tests.gateway.phone import DeviceClient
+from apps.web.tests.page.room import build_body, build_text_body, create_session, send_bodies
+from apps.web.tests.page.tab import PageTab, open_page_tab
+from crabtalk_web.relay import RelayServer
 from crabtalk_web.sealing import to_backup_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -30,40 +30,40 @@ IDBObjectStore.prototype.getAll = function (...given) {
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def wired(browser: Browser, relay: Relay) -> AsyncIterator[Tab]:
-    async with tab(browser, relay.url, wired=True) as made:
+async def wired(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+    async with open_page_tab(browser, relay.url, wired=True) as made:
         yield made
 
 
-def said(first: int, last: int) -> list[str]:
+def list_said(first: int, last: int) -> list[str]:
     return [f"said {number}" for number in range(first, last + 1)]
 
 
 @pytest.mark.req("page.history.newest")
 @pytest.mark.req("page.history.older")
 async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_the_first(
-    wired: Tab, person: Phone
+    wired: PageTab, person: DeviceClient
 ) -> None:
     one = wired
-    session = await room(person, agent="keeper")
-    await tell(person, session, *(spoken(number) for number in range(1, 1101)))
+    session = await create_session(person, agent="keeper")
+    await send_bodies(person, session, *(build_text_body(number) for number in range(1, 1101)))
     await one.log_in(person)
-    await one.enter(session.id)
-    assert (await one.texts(session.id))[-1] == "said 1100"
-    history = await one.do("return device.session(given).history;", session.id)
+    await one.open_session(session.id)
+    assert (await one.read_texts(session.id))[-1] == "said 1100"
+    history = await one.evaluate("return device.session(given).history;", session.id)
     assert (history["state"], history["hasOlder"], history["total"]) == ("idle", True, 1100)
     # All of it comes to this device in its own time; nobody has to scroll for that.
-    await one.until("device.session(given).isWhole", session.id)
-    assert await one.do("return device.session(given).story.rows.length;", session.id) == 200
+    await one.wait_for("device.session(given).isWhole", session.id)
+    assert await one.evaluate("return device.session(given).story.rows.length;", session.id) == 200
     # Opened without anybody to ask, it reads one page and no more.
-    await one.cut_off()
+    await one.go_offline()
     await one.page.reload()
-    await one.do(COUNTED)
-    await one.start()
-    await one.do("await device.session(given).open();", session.id)
-    assert await one.do("return window.counted;") == 200
-    assert await one.texts(session.id) == said(901, 1100)
-    loaded = await one.do(
+    await one.evaluate(COUNTED)
+    await one.start_device()
+    await one.evaluate("await device.session(given).open();", session.id)
+    assert await one.evaluate("return window.counted;") == 200
+    assert await one.read_texts(session.id) == list_said(901, 1100)
+    loaded = await one.evaluate(
         """const session = device.session(given);
         const sizes = [];
         while (session.history.hasOlder) {
@@ -74,21 +74,21 @@ async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_
         session.id,
     )
     assert loaded == [400, 600, 800, 1000, 1100]
-    assert await one.texts(session.id) == said(1, 1100)
+    assert await one.read_texts(session.id) == list_said(1, 1100)
 
 
 @pytest.mark.req("page.history.older")
 async def test_pages_that_cannot_be_had_are_told_and_can_be_asked_for_again(
-    wired: Tab, person: Phone
+    wired: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, *(spoken(number) for number in range(1, 301)))
-    wired.watch.expect("ERR_")
+    session = await create_session(person)
+    await send_bodies(person, session, *(build_text_body(number) for number in range(1, 301)))
+    wired.watch.allow_faults("ERR_")
     await wired.page.route("**/messages?before_seq=*&limit=500", lambda route: route.abort())
     await wired.log_in(person)
-    await wired.enter(session.id)
-    await wired.cut_off()
-    told = await wired.do(
+    await wired.open_session(session.id)
+    await wired.go_offline()
+    told = await wired.evaluate(
         """const session = device.session(given);
         const message = await session.loadOlder().catch((error) => error.message);
         return [message, session.history.state, session.history.problem];""",
@@ -96,22 +96,22 @@ async def test_pages_that_cannot_be_had_are_told_and_can_be_asked_for_again(
     )
     assert "cannot be reached" in told[0]
     assert told[1:] == ["failed", told[0]]
-    await wired.connect()
-    await wired.do("await device.session(given).loadOlder();", session.id)
-    assert await wired.texts(session.id) == said(1, 300)
-    assert await wired.do("return device.session(given).history.state;", session.id) == "idle"
+    await wired.go_online()
+    await wired.evaluate("await device.session(given).loadOlder();", session.id)
+    assert await wired.read_texts(session.id) == list_said(1, 300)
+    assert await wired.evaluate("return device.session(given).history.state;", session.id) == "idle"
 
 
 @pytest.mark.req("page.history.cursor")
 async def test_a_message_that_is_not_the_next_one_has_those_before_it_fetched(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, spoken(1))
+    session = await create_session(person)
+    await send_bodies(person, session, build_text_body(1))
     await one.log_in(person)
-    await one.enter(session.id)
+    await one.open_session(session.id)
     # The socket tells of the third without having told of the second, and of the third again.
-    await one.do(
+    await one.evaluate(
         """window.told = [];
         const session = device.session(given);
         const hear = session.hear.bind(session);
@@ -125,129 +125,144 @@ async def test_a_message_that_is_not_the_next_one_has_those_before_it_fetched(
         };""",
         session.id,
     )
-    await tell(person, session, spoken(2), spoken(3), spoken(4))
-    await one.until("window.told.length === 3")
-    await one.until("device.session(given).story.rows.length === 4", session.id)
-    assert await one.texts(session.id) == said(1, 4)
+    await send_bodies(person, session, build_text_body(2), build_text_body(3), build_text_body(4))
+    await one.wait_for("window.told.length === 3")
+    await one.wait_for("device.session(given).story.rows.length === 4", session.id)
+    assert await one.read_texts(session.id) == list_said(1, 4)
     await one.reload()
-    await one.enter(session.id)
-    assert await one.texts(session.id) == said(1, 4)
+    await one.open_session(session.id)
+    assert await one.read_texts(session.id) == list_said(1, 4)
 
 
 @pytest.mark.req("page.history.cursor")
-async def test_what_came_between_our_own_words_is_not_skipped(one: Tab, person: Phone) -> None:
+async def test_what_came_between_our_own_words_is_not_skipped(
+    one: PageTab, person: DeviceClient
+) -> None:
     """Own answers say numbers, too; the cursor does not move by them."""
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    await one.do("device.session(given).hear = () => {};", session.id)  # a socket that is deaf
-    await one.do(
+    await one.open_session(session.id)
+    await one.evaluate(
+        "device.session(given).hear = () => {};", session.id
+    )  # a socket that is deaf
+    await one.evaluate(
         "for (const text of ['a', 'b']) { device.session(given).send(text); }"
         "const kept = () => device.store.all('outbox');"
         "while ((await kept()).length) await new Promise(requestAnimationFrame);",
         session.id,
     )
-    await tell(person, session, spoken(1))
-    await one.do("device.session(given).send('c');", session.id)
-    await one.until("device.session(given).seq === 4", session.id)
-    assert sorted(await one.texts(session.id)) == ["a", "b", "c", "said 1"]
-    rows = [each.plain["content"] for each in await person.read(session)]
+    await send_bodies(person, session, build_text_body(1))
+    await one.evaluate("device.session(given).send('c');", session.id)
+    await one.wait_for("device.session(given).seq === 4", session.id)
+    assert sorted(await one.read_texts(session.id)) == ["a", "b", "c", "said 1"]
+    rows = [each.plain["content"] for each in await person.read_messages(session)]
     order = [row.get("text") or row["ev"]["text"] for row in rows]
-    assert await one.texts(session.id) == order
+    assert await one.read_texts(session.id) == order
 
 
 @pytest.mark.req("page.history.absence")
 @pytest.mark.parametrize("count", [pytest.param(700, marks=pytest.mark.slow), 2600])
 async def test_after_an_absence_all_that_was_said_is_there(
-    wired: Tab, person: Phone, count: int
+    wired: PageTab, person: DeviceClient, count: int
 ) -> None:
-    session = await room(person)
-    await tell(person, session, *(spoken(number) for number in range(1, 31)))
+    session = await create_session(person)
+    await send_bodies(person, session, *(build_text_body(number) for number in range(1, 31)))
     await wired.log_in(person)
-    await wired.enter(session.id)
-    await wired.cut_off()
-    await tell(person, session, *(spoken(number) for number in range(31, count + 1)))
-    await wired.connect()
-    await wired.until(
+    await wired.open_session(session.id)
+    await wired.go_offline()
+    await send_bodies(
+        person, session, *(build_text_body(number) for number in range(31, count + 1))
+    )
+    await wired.go_online()
+    await wired.wait_for(
         "device.session(given.id).story.rows.at(-1).text === given.last",
         {"id": session.id, "last": f"said {count}"},
     )
-    texts = await wired.texts(session.id)
-    assert texts == said(count + 1 - len(texts), count)
-    await wired.do(
+    texts = await wired.read_texts(session.id)
+    assert texts == list_said(count + 1 - len(texts), count)
+    await wired.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await wired.texts(session.id) == said(1, count)
+    assert await wired.read_texts(session.id) == list_said(1, count)
 
 
 @pytest.mark.req("page.history.devices")
 async def test_two_devices_read_the_same_order_while_everybody_talks(
-    browser: Browser, relay: Relay, one: Tab, person: Phone
+    browser: Browser, relay: RelayServer, one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    async with tab(browser, relay.url) as other:
+    session = await create_session(person)
+    async with open_page_tab(browser, relay.url) as other:
         for device in (one, other):
             await device.log_in(person)
-            await device.enter(session.id)
+            await device.open_session(session.id)
 
-        async def talk(device: Tab, name: str) -> None:
+        async def talk(device: PageTab, name: str) -> None:
             for number in range(8):
-                await device.do(
+                await device.evaluate(
                     "device.session(given.id).send(given.text);",
                     {"id": session.id, "text": f"{name} {number}"},
                 )
 
         async def burst() -> None:
             for number in range(0, 60, 5):
-                await tell(person, session, *(spoken(number + each) for each in range(5)))
+                await send_bodies(
+                    person, session, *(build_text_body(number + each) for each in range(5))
+                )
 
         await asyncio.gather(talk(one, "one"), talk(other, "other"), burst())
         for device in (one, other):
-            await device.until(
+            await device.wait_for(
                 "device.session(given).story.rows.length === 76 &&"
                 " device.session(given).story.rows.every(({ state }) => !state || state === 'sent')"
                 " && device.session(given).seq === 76",
                 session.id,
             )
-        assert await one.texts(session.id) == await other.texts(session.id)
-        texts = await one.texts(session.id)
+        assert await one.read_texts(session.id) == await other.read_texts(session.id)
+        texts = await one.read_texts(session.id)
         assert [text for text in texts if text.startswith("one")] == [f"one {n}" for n in range(8)]
         # And so it is read from disk.
         before = texts
         await one.reload()
-        await one.enter(session.id)
-        assert await one.texts(session.id) == before
+        await one.open_session(session.id)
+        assert await one.read_texts(session.id) == before
 
 
 @pytest.mark.req("page.list")
-async def test_the_list_says_what_is_new_and_the_latest_is_first(one: Tab, person: Phone) -> None:
-    first, second = await room(person, agent="first"), await room(person, agent="second")
-    await tell(person, first, spoken(1, "old news"))
+async def test_the_list_says_what_is_new_and_the_latest_is_first(
+    one: PageTab, person: DeviceClient
+) -> None:
+    first, second = (
+        await create_session(person, agent="first"),
+        await create_session(person, agent="second"),
+    )
+    await send_bodies(person, first, build_text_body(1, "old news"))
     await one.log_in(person)
-    await one.until("device.sessions.length === 2 && device.session(given).preview", first.id)
+    await one.wait_for("device.sessions.length === 2 && device.session(given).preview", first.id)
     told = "device.sessions.map((s) => [s.agent, s.preview, s.unread, s.isWorking])"
-    assert ["first", "old news", 0, False] in await one.do(f"return {told};")
+    assert ["first", "old news", 0, False] in await one.evaluate(f"return {told};")
     turn = {"turn": "cturn00000000000000000001"}
-    await tell(
+    await send_bodies(
         person,
         second,
-        envelope(1, {"t": "turn-start"}, **turn),
-        envelope(2, {"t": "text", "text": "hm", "thinking": True}, **turn),
-        envelope(3, {"t": "text", "text": "\n# Fresh\nmore"}, **turn),
+        build_body(1, {"t": "turn-start"}, **turn),
+        build_body(2, {"t": "text", "text": "hm", "thinking": True}, **turn),
+        build_body(3, {"t": "text", "text": "\n# Fresh\nmore"}, **turn),
     )
-    await one.until("device.session(given).unread === 1", second.id)
-    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 1, True]
+    await one.wait_for("device.session(given).unread === 1", second.id)
+    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 1, True]
     await one.reload()
-    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 1, True]
-    await one.do("device.session(given).seen();", second.id)
-    await tell(person, second, envelope(4, {"t": "turn-end", "status": "completed"}, **turn))
-    await one.until("!device.session(given).isWorking", second.id)
-    assert await one.do(f"return {told}[0];") == ["second", "# Fresh", 0, False]
-    await person.ask("DELETE", f"/v1/sessions/{second.id}")
-    await one.until("device.sessions.length === 1")
-    kept = await one.do(
+    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 1, True]
+    await one.evaluate("device.session(given).seen();", second.id)
+    await send_bodies(
+        person, second, build_body(4, {"t": "turn-end", "status": "completed"}, **turn)
+    )
+    await one.wait_for("!device.session(given).isWorking", second.id)
+    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 0, False]
+    await person.request("DELETE", f"/v1/sessions/{second.id}")
+    await one.wait_for("device.sessions.length === 1")
+    kept = await one.evaluate(
         "return (await device.store.all('messages')).map(({ session }) => session);"
     )
     assert second.id not in kept
@@ -255,24 +270,29 @@ async def test_the_list_says_what_is_new_and_the_latest_is_first(one: Tab, perso
 
 @pytest.mark.req("page.list")
 async def test_what_was_said_while_the_page_was_closed_is_in_the_list(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, spoken(1, "before"))
+    session = await create_session(person)
+    await send_bodies(person, session, build_text_body(1, "before"))
     await one.log_in(person)
-    await one.until("device.session(given)?.preview === 'before'", session.id)
+    await one.wait_for("device.session(given)?.preview === 'before'", session.id)
     await one.open()
-    await tell(person, session, spoken(2, "meanwhile"), spoken(3, "and more"))
-    await one.start()
-    await one.until("device.session(given).unread === 2", session.id)
-    assert await one.do("return device.session(given).preview;", session.id) == "and more"
+    await send_bodies(
+        person, session, build_text_body(2, "meanwhile"), build_text_body(3, "and more")
+    )
+    await one.start_device()
+    await one.wait_for("device.session(given).unread === 2", session.id)
+    assert await one.evaluate("return device.session(given).preview;", session.id) == "and more"
 
 
 @pytest.mark.req("page.search")
 async def test_everything_on_this_device_is_found_and_nobody_is_asked(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session, other = await room(person, agent="keeper"), await room(person, agent="owl")
+    session, other = (
+        await create_session(person, agent="keeper"),
+        await create_session(person, agent="owl"),
+    )
     call = {
         "t": "tool-call-start",
         "call": "c",
@@ -281,14 +301,19 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         "description": "Run `ls beach`",
         "args": {},
     }
-    lines = [spoken(number) for number in range(1, 700)]
-    await tell(
-        person, session, spoken(0, f"{'x' * 90} The tide comes to the Beach at noon"), *lines
+    lines = [build_text_body(number) for number in range(1, 700)]
+    await send_bodies(
+        person,
+        session,
+        build_text_body(0, f"{'x' * 90} The tide comes to the Beach at noon"),
+        *lines,
     )
-    await person.say(session, "Was the beach empty?")
-    await tell(person, other, envelope(1, call), spoken(2, "nothing of that kind"))
+    await person.send_text(session, "Was the beach empty?")
+    await send_bodies(
+        person, other, build_body(1, call), build_text_body(2, "nothing of that kind")
+    )
     await one.log_in(person)
-    await one.until("device.sessions.length === 2 && device.sessions.every((s) => s.isWhole)")
+    await one.wait_for("device.sessions.length === 2 && device.sessions.every((s) => s.isWhole)")
     await one.page.route("**/v3/**", lambda route: route.abort())
     find = """const hits = [];
         for await (const { session, rowIds, seq, snippet, time } of device.search(given)) {
@@ -296,7 +321,7 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         }
         return hits;"""
     for _ in range(2):  # the second time from memory
-        hits = await one.do(find, "BEACH")
+        hits = await one.evaluate(find, "BEACH")
         assert {(agent, seq) for agent, seq, *_ in hits} == {
             ("keeper", 1),
             ("keeper", 701),
@@ -306,13 +331,13 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         snippet = next(hit[2] for hit in hits if hit[:2] == ["keeper", 1])
         assert "".join(part["text"] for part in snippet).endswith("comes to the Beach at noon")
         assert [part["text"] for part in snippet if part["hit"]] == ["Beach"]
-        assert len(await one.do(find, "tide noon")) == 1
-        assert await one.do(find, "tide nowhere") == []
-        assert await one.do(find, "  ") == []
+        assert len(await one.evaluate(find, "tide noon")) == 1
+        assert await one.evaluate(find, "tide nowhere") == []
+        assert await one.evaluate(find, "  ") == []
     # And what was found can be looked at where it was said.
     await one.page.unroute("**/v3/**")
-    await one.enter(session.id)
-    found = await one.do(
+    await one.open_session(session.id)
+    found = await one.evaluate(
         """const [hit] = await Array.fromAsync(device.search("tide"));
         await hit.session.loadTo(hit.seq);
         return hit.session.story.rows.find(({ id }) => id === hit.rowIds[0])?.text.slice(-4);"""
@@ -322,31 +347,31 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
 
 @pytest.mark.req("page.history.cursor")
 async def test_a_message_that_comes_as_a_conversation_is_opened_hides_nothing(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, spoken(1), spoken(2))
+    session = await create_session(person)
+    await send_bodies(person, session, build_text_body(1), build_text_body(2))
     await one.log_in(person)
-    await one.until("device.session(given)?.isWhole", session.id)  # on disk, and not in view
-    await one.do(
+    await one.wait_for("device.session(given)?.isWhole", session.id)  # on disk, and not in view
+    await one.evaluate(
         """const opened = () => { window.opening = device.session(given).open(); };
         device.socket.addEventListener("update", opened, { once: true });""",
         session.id,
     )
-    await tell(person, session, spoken(3))
-    await one.until("Boolean(window.opening)")
-    await one.do("await opening;")
-    assert await one.texts(session.id) == said(1, 3)
+    await send_bodies(person, session, build_text_body(3))
+    await one.wait_for("Boolean(window.opening)")
+    await one.evaluate("await opening;")
+    assert await one.read_texts(session.id) == list_said(1, 3)
 
 
 @pytest.mark.req("page.list.current")
 async def test_what_comes_and_goes_while_all_are_listed_is_as_it_was_told(
-    wired: Tab, person: Phone
+    wired: PageTab, person: DeviceClient
 ) -> None:
-    gone = await room(person)
+    gone = await create_session(person)
     await wired.log_in(person)
-    await wired.until("device.session(given)", gone.id)
-    await wired.cut_off()
+    await wired.wait_for("device.session(given)", gone.id)
+    await wired.go_offline()
     listed, told = asyncio.Event(), asyncio.Event()
 
     async def late(route: Route) -> None:
@@ -356,29 +381,29 @@ async def test_what_comes_and_goes_while_all_are_listed_is_as_it_was_told(
         await route.fulfill(response=answer)
 
     await wired.page.route("**/v2/sessions?*", late)
-    await wired.connect()
+    await wired.go_online()
     await listed.wait()  # the relay has answered, and that is on its way
-    come = await room(person)
-    await person.ask("DELETE", f"/v1/sessions/{gone.id}")
-    await wired.until("device.session(given)", come.id)
-    await wired.until("!device.session(given)", gone.id)
+    come = await create_session(person)
+    await person.request("DELETE", f"/v1/sessions/{gone.id}")
+    await wired.wait_for("device.session(given)", come.id)
+    await wired.wait_for("!device.session(given)", gone.id)
     async with wired.page.expect_response("**/v2/sessions?*"):
         told.set()
-    await tell(person, come, spoken(1))
-    await wired.enter(come.id)
-    assert await wired.texts(come.id) == said(1, 1)
-    assert await wired.do("return device.sessions.map(({ id }) => id);") == [come.id]
-    assert [row["id"] for row in await wired.do("return device.store.all('sessions');")] == [
+    await send_bodies(person, come, build_text_body(1))
+    await wired.open_session(come.id)
+    assert await wired.read_texts(come.id) == list_said(1, 1)
+    assert await wired.evaluate("return device.sessions.map(({ id }) => id);") == [come.id]
+    assert [row["id"] for row in await wired.evaluate("return device.store.all('sessions');")] == [
         come.id
     ]
 
 
 @pytest.mark.req("page.history.rubbish")
 async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, *(spoken(number) for number in range(1, 251)))
+    session = await create_session(person)
+    await send_bodies(person, session, *(build_text_body(number) for number in range(1, 251)))
     left = ["<html>", "null", '{"messages": [7], "hasMore": false}', '{"messages": []}', "[]"]
 
     async def lie(route: Route) -> None:
@@ -389,61 +414,61 @@ async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
 
     await one.page.route("**/v3/sessions/*/messages?*", lie)
     await one.log_in(person)
-    await one.enter(session.id)
-    await one.until("device.session(given).story.rows.length", session.id)
+    await one.open_session(session.id)
+    await one.wait_for("device.session(given).story.rows.length", session.id)
     assert left == []
-    await one.do(
+    await one.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await one.texts(session.id) == said(1, 250)
+    assert await one.read_texts(session.id) == list_said(1, 250)
 
 
 @pytest.mark.req("page.history.full")
 async def test_a_browser_that_has_no_room_shows_what_there_is_all_the_same(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
-    await tell(person, session, *(spoken(number) for number in range(1, 451)))
-    await one.start()
-    await one.do(
+    session = await create_session(person)
+    await send_bodies(person, session, *(build_text_body(number) for number in range(1, 451)))
+    await one.start_device()
+    await one.evaluate(
         """const { Store } = await import("/device/store.js");
         const full = new DOMException("", "QuotaExceededError");
         Store.prototype.change = () => Promise.reject(full);"""
     )
     asked: list[str] = []
     one.page.on("request", lambda request: asked.append(request.url))
-    await one.do("await device.restore(given);", to_backup_text(person.secret.secret))
-    await one.enter(session.id)
-    await tell(person, session, spoken(451))
-    await one.until("device.session(given).story.rows.at(-1).text === 'said 451'", session.id)
-    await one.do(
+    await one.evaluate("await device.restore(given);", to_backup_text(person.secret.secret))
+    await one.open_session(session.id)
+    await send_bodies(person, session, build_text_body(451))
+    await one.wait_for("device.session(given).story.rows.at(-1).text === 'said 451'", session.id)
+    await one.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await one.texts(session.id) == said(1, 451)
+    assert await one.read_texts(session.id) == list_said(1, 451)
     # And it does not fetch for ever what it cannot keep.
     assert len([url for url in asked if "before_seq" in url]) < 10
 
 
 @pytest.mark.req("page.outbox.refused")
 async def test_words_that_could_not_be_kept_are_told_and_can_be_sent_again(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    await one.do(
+    await one.open_session(session.id)
+    await one.evaluate(
         """const { putSafely } = device.store;
         device.store.putSafely = () => Promise.reject(new DOMException("", "QuotaExceededError"));
         window.row = device.session(given).send("kept?");
         window.free = () => { device.store.putSafely = putSafely; };""",
         session.id,
     )
-    await one.until("row.state === 'failed'")
-    assert "Free some space" in await one.do("return row.problem;")
-    await one.do("free(); await device.session(given).retry(row.id);", session.id)
-    await one.until("row.state === 'sent' && device.session(given).seq === 1", session.id)
-    assert await one.texts(session.id) == ["kept?"]
+    await one.wait_for("row.state === 'failed'")
+    assert "Free some space" in await one.evaluate("return row.problem;")
+    await one.evaluate("free(); await device.session(given).retry(row.id);", session.id)
+    await one.wait_for("row.state === 'sent' && device.session(given).seq === 1", session.id)
+    assert await one.read_texts(session.id) == ["kept?"]

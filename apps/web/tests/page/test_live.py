@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from apps.web.stage import Stage, stage
-from apps.web.tests.gateway.phone import Phone, phone
-from apps.web.tests.gateway.world import let_in
-from apps.web.tests.page.room import room
-from apps.web.tests.page.tab import Tab, tab
-from tests.daemon.served import calling
+from apps.web.stage import DevServer, run_dev_server
+from apps.web.tests.gateway.phone import DeviceClient, open_device
+from apps.web.tests.gateway.world import pair_with_device
+from apps.web.tests.page.room import create_session
+from apps.web.tests.page.tab import PageTab, open_page_tab
+from tests.daemon.served import script_tool_calls
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -34,7 +34,7 @@ const row = (id, text, more = {}) => {
   look();
 };
 """
-ASK = calling(
+ASK = script_tool_calls(
     [
         (
             "ask_user",
@@ -53,35 +53,39 @@ ASK = calling(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def acting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Stage, Phone]]:
+async def acting(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[DevServer, DeviceClient]]:
     folder: Path = tmp_path_factory.mktemp("stage")
-    async with stage(folder, agents=AGENTS) as on, phone(on.url) as device:
-        await on.start_gateway(await let_in(device, on.url))
+    async with run_dev_server(folder, agents=AGENTS) as on, open_device(on.url) as device:
+        await on.start_gateway(await pair_with_device(device, on.url))
         yield on, device
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def seat(browser: Browser, acting: tuple[Stage, Phone]) -> AsyncIterator[tuple[Tab, str]]:
+async def seat(
+    browser: Browser, acting: tuple[DevServer, DeviceClient]
+) -> AsyncIterator[tuple[PageTab, str]]:
     """A tab that looks at crab's session."""
     on, device = acting
-    async with tab(browser, on.url) as made:
+    async with open_page_tab(browser, on.url) as made:
         await made.log_in(device)
-        session = await device.session("crab")
-        await made.enter(session.id)
+        session = await device.wait_for_session("crab")
+        await made.open_session(session.id)
         yield made, session.id
 
 
-async def working(one: Tab, session: str) -> None:
+async def wait_until_working(one: PageTab, session: str) -> None:
     """Questions come another way than rows, and may be there before their turn began."""
-    await one.until("device.session(given).isWorking", session)
+    await one.wait_for("device.session(given).isWorking", session)
 
 
-async def idle_again(one: Tab, session: str) -> None:
+async def wait_until_idle(one: PageTab, session: str) -> None:
     """After `working`: before it, this would be so because nothing has begun."""
-    await one.until("!device.session(given).isWorking", session)
+    await one.wait_for("!device.session(given).isWorking", session)
 
 
-def log_of(session: str) -> str:
+def log_script(session: str) -> str:
     """Notes each thing that could be seen, as a screen would draw it."""
     return f"""
       const session = device.session({session!r});
@@ -98,20 +102,22 @@ def log_of(session: str) -> str:
 @pytest.mark.req("page.live.grows")
 @pytest.mark.req("page.live.once")
 async def test_text_grows_as_it_is_written_and_is_never_there_twice_or_not_at_all(
-    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
 ) -> None:
     on, _ = acting
     one, session = seat
-    await one.do(log_of(session))
+    await one.evaluate(log_script(session))
     words = "!say The tide \N{CRAB}\n!wait\n!say  comes in\n!wait\n!say  at noon."
-    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
-    await one.until("device.session(given).live?.text.startsWith('The tide')", session)
-    await working(one, session)
-    await on.release()
-    await one.until("device.session(given).live?.text.endsWith('comes in')", session)
-    await on.release()
-    await idle_again(one, session)
-    seen = await one.do("return window.seen;")
+    await one.evaluate(
+        "device.session(given.id).send(given.words);", {"id": session, "words": words}
+    )
+    await one.wait_for("device.session(given).live?.text.startsWith('The tide')", session)
+    await wait_until_working(one, session)
+    await on.release_model()
+    await one.wait_for("device.session(given).live?.text.endsWith('comes in')", session)
+    await on.release_model()
+    await wait_until_idle(one, session)
+    seen = await one.evaluate("return window.seen;")
     whole = "The tide \N{CRAB} comes in at noon."
     assert seen[-1] == [None, whole]
     began = next(at for at, (live, _) in enumerate(seen) if live)
@@ -123,26 +129,28 @@ async def test_text_grows_as_it_is_written_and_is_never_there_twice_or_not_at_al
 
 @pytest.mark.req("page.live.guest")
 async def test_a_guest_is_named_while_they_write(
-    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
 ) -> None:
     on, _ = acting
     one, session = seat
     words = "@owl !say Who?\n!wait\n!say  Me."
-    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
-    speaker = await one.until("device.session(given).live?.speaker", session)
+    await one.evaluate(
+        "device.session(given.id).send(given.words);", {"id": session, "words": words}
+    )
+    speaker = await one.wait_for("device.session(given).live?.speaker", session)
     assert (speaker["name"], speaker["kind"]) == ("owl", "guest")
-    await working(one, session)
-    await on.release()
-    await idle_again(one, session)
-    row = await one.until(
+    await wait_until_working(one, session)
+    await on.release_model()
+    await wait_until_idle(one, session)
+    row = await one.wait_for(
         "tree(device.session(given).story.rows).find((row) => row.text === 'Who? Me.')", session
     )
     assert row["speaker"] == speaker
 
 
 @pytest.mark.req("page.live.once")
-async def test_a_row_and_an_answer_may_come_in_either_order(idle: Tab) -> None:
-    found = await idle.do(
+async def test_a_row_and_an_answer_may_come_in_either_order(idle: PageTab) -> None:
+    found = await idle.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "He", next: 2 });
@@ -168,8 +176,8 @@ async def test_a_row_and_an_answer_may_come_in_either_order(idle: Tab) -> None:
 
 
 @pytest.mark.req("page.live.once")
-async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: Tab) -> None:
-    found = await idle.do(
+async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: PageTab) -> None:
+    found = await idle.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "A", next: 1 });
@@ -193,8 +201,10 @@ async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: Tab) ->
 
 
 @pytest.mark.req("page.live.once")
-async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(idle: Tab) -> None:
-    found = await idle.do(
+async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(
+    idle: PageTab,
+) -> None:
+    found = await idle.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "I", next: 1 });
@@ -205,51 +215,53 @@ async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(i
     assert found == [["I", False]] * 3
 
 
-async def asked(one: Tab, session: str) -> Any:
-    await working(one, session)
-    return await one.until("device.session(given).questions[0]", session)
+async def wait_for_question(one: PageTab, session: str) -> Any:
+    await wait_until_working(one, session)
+    return await one.wait_for("device.session(given).questions[0]", session)
 
 
 @pytest.mark.req("page.questions")
 async def test_a_question_is_answered_by_the_first_and_the_second_is_told_so(
-    acting: tuple[Stage, Phone], seat: tuple[Tab, str], browser: Browser
+    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str], browser: Browser
 ) -> None:
     on, device = acting
     one, session = seat
-    async with tab(browser, on.url) as other:
+    async with open_page_tab(browser, on.url) as other:
         await other.log_in(device)
-        await other.enter(session)
-        await one.do("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
-        question = await asked(one, session)
-        assert (await asked(other, session))["id"] == question["id"]
+        await other.open_session(session)
+        await one.evaluate(
+            "device.session(given.id).send(given.words);", {"id": session, "words": ASK}
+        )
+        question = await wait_for_question(one, session)
+        assert (await wait_for_question(other, session))["id"] == question["id"]
         (form,) = question["questions"]
         assert (form["id"], form["header"], form["question"]) == ("q0", "Colour", "Which colour?")
         assert form["options"][0] == {"label": "red", "description": "warm"}
         assert (form["multiSelect"], form["allowCustom"]) == (False, True)
         given = {"id": session, "question": question["id"], "answers": {"q0": {"options": ["red"]}}}
         answer = "return device.session(given.id).answer(given.question, given.answers);"
-        both = await asyncio.gather(one.do(answer, given), other.do(answer, given))
+        both = await asyncio.gather(one.evaluate(answer, given), other.evaluate(answer, given))
         assert sorted(each["already"] for each in both) == [False, True]
         for each in (one, other):
-            await each.until("!device.session(given).questions.length", session)
-            await idle_again(each, session)
-        assert await one.do(answer, given) == {"already": True}
+            await each.wait_for("!device.session(given).questions.length", session)
+            await wait_until_idle(each, session)
+        assert await one.evaluate(answer, given) == {"already": True}
 
 
 @pytest.mark.req("page.questions")
-async def test_a_question_can_be_dismissed(seat: tuple[Tab, str]) -> None:
+async def test_a_question_can_be_dismissed(seat: tuple[PageTab, str]) -> None:
     one, session = seat
-    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
-    question = await asked(one, session)
+    await one.evaluate("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
+    question = await wait_for_question(one, session)
     given = {"id": session, "question": question["id"]}
-    told = await one.do("return device.session(given.id).dismiss(given.question);", given)
+    told = await one.evaluate("return device.session(given.id).dismiss(given.question);", given)
     assert told == {"already": False}
-    await idle_again(one, session)
+    await wait_until_idle(one, session)
 
 
 @pytest.mark.req("page.questions")
-async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: Tab) -> None:
-    found = await idle.do(
+async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: PageTab) -> None:
+    found = await idle.evaluate(
         """const { answerTo, questionsOf } = await import("/device/questions.js");
         const state = {
           requests: { k1: { tool: "AskUserQuestion", createdAt: 2, toolUseId: "k1", arguments: {
@@ -285,31 +297,33 @@ async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: Tab)
 
 
 @pytest.mark.req("page.stop")
-async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[Tab, str]) -> None:
+async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[PageTab, str]) -> None:
     one, session = seat
     words = "!say I begin\n!hang"
-    await one.do("device.session(given.id).send(given.words);", {"id": session, "words": words})
-    await one.until("device.session(given).live", session)
+    await one.evaluate(
+        "device.session(given.id).send(given.words);", {"id": session, "words": words}
+    )
+    await one.wait_for("device.session(given).live", session)
     # So that it can be stopped, though rows come another way than text, and may be later.
-    assert await one.do("return device.session(given).isWorking;", session)
-    await one.do("await device.session(given).abort();", session)
-    await idle_again(one, session)
-    last = await one.do("return tree(device.session(given).story.rows).at(-1);", session)
+    assert await one.evaluate("return device.session(given).isWorking;", session)
+    await one.evaluate("await device.session(given).abort();", session)
+    await wait_until_idle(one, session)
+    last = await one.evaluate("return tree(device.session(given).story.rows).at(-1);", session)
     assert (last["kind"], last["status"]) == ("end", "cancelled")
-    assert await one.do("return device.session(given).live;", session) is None
+    assert await one.evaluate("return device.session(given).live;", session) is None
 
 
 @pytest.mark.req("page.record")
 async def test_machines_are_named_and_who_is_there_is_told(
-    acting: tuple[Stage, Phone], seat: tuple[Tab, str]
+    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
 ) -> None:
     one, session = seat
-    await one.until(
+    await one.wait_for(
         "(await device.machines())[0].active && device.session(given).isActive", session
     )
-    (machine,) = await one.do("return device.machines();")
+    (machine,) = await one.evaluate("return device.machines();")
     assert machine["name"] == f"crabtalk on {machine['host']}"
-    told = await one.do(
+    told = await one.evaluate(
         "const { machine, host, agent, isActive, models } = device.session(given);"
         "return [machine, host, agent, isActive, models];",
         session,
@@ -318,11 +332,13 @@ async def test_machines_are_named_and_who_is_there_is_told(
 
 
 @pytest.mark.req("page.calls.away")
-async def test_a_machine_that_is_away_is_named_in_a_sentence(one: Tab, person: Phone) -> None:
-    session = await room(person)
+async def test_a_machine_that_is_away_is_named_in_a_sentence(
+    one: PageTab, person: DeviceClient
+) -> None:
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    told = await one.do(
+    await one.open_session(session.id)
+    told = await one.evaluate(
         "return device.session(given).abort().catch((error) => error.message);", session.id
     )
     assert told == "attic is not connected. Start crabtalk-web there."

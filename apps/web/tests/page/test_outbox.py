@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route
 
-from apps.web.tests.gateway.phone import Phone, Said, Session
-from apps.web.tests.page.room import room, spoken, tell
-from apps.web.tests.page.tab import PATIENCE, Tab, tab
-from crabtalk_web.relay import Relay
-from crabtalk_web.stream import File, SessionBody, UserBody, decode_body
+from apps.web.tests.gateway.phone import DeviceClient, DeviceSession, OpenedMessage
+from apps.web.tests.page.room import build_text_body, create_session, send_bodies
+from apps.web.tests.page.tab import PATIENCE, PageTab, open_page_tab
+from crabtalk_web.relay import RelayServer
+from crabtalk_web.stream import FileEvent, SessionBody, UserBody, decode_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,87 +22,96 @@ SEND = "for (const text of given.texts) device.session(given.id).send(text);"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def wired(browser: Browser, relay: Relay) -> AsyncIterator[Tab]:
+async def wired(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
     """A tab that can be cut off from the relay."""
-    async with tab(browser, relay.url, wired=True) as made:
+    async with open_page_tab(browser, relay.url, wired=True) as made:
         yield made
 
 
-async def received(person: Phone, session: Session, count: int) -> list[Said]:
+async def wait_for_messages(
+    person: DeviceClient, session: DeviceSession, count: int
+) -> list[OpenedMessage]:
     """What is at the relay, once there is that much."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            found = await person.read(session)
+            found = await person.read_messages(session)
             if len(found) >= count:
                 return found
             await asyncio.sleep(0.02)
 
 
-def words(found: list[Said]) -> list[str]:
+def list_texts(found: list[OpenedMessage]) -> list[str]:
     return [said.plain["content"]["text"] for said in found]
 
 
-async def kept(tab: Tab) -> int:
-    return int(await tab.do("return (await device.store.all('outbox')).length;"))
+async def count_unsent(tab: PageTab) -> int:
+    return int(await tab.evaluate("return (await device.store.all('outbox')).length;"))
 
 
 @pytest.mark.req("page.outbox.sent")
 async def test_what_is_said_is_a_row_at_once_and_the_same_row_when_it_has_come_back(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    state = await one.do(
+    await one.open_session(session.id)
+    state = await one.evaluate(
         """const session = device.session(given);
         window.row = session.send("hello \\u{1F980}");
         return [row.state, session.story.rows.at(-1) === row, session.send("  "), row.id];""",
         session.id,
     )
     assert state[:3] == ["waiting", True, None]
-    (said,) = await received(person, session, 1)
+    (said,) = await wait_for_messages(person, session, 1)
     body = decode_body(json.dumps(said.plain))
     assert isinstance(body, UserBody)
     assert (body.content.text, said.local_id) == ("hello \N{CRAB}", state[3])
-    await one.until("device.session(given).seq === 1", session.id)
-    await one.until("row.state === 'sent'")
-    assert await one.do("return device.session(given).story.rows[0] === row;", session.id) is True
-    assert await kept(one) == 0
+    await one.wait_for("device.session(given).seq === 1", session.id)
+    await one.wait_for("row.state === 'sent'")
+    assert (
+        await one.evaluate("return device.session(given).story.rows[0] === row;", session.id)
+        is True
+    )
+    assert await count_unsent(one) == 0
 
 
 @pytest.mark.req("page.outbox.offline")
 @pytest.mark.req("page.outbox.once")
 async def test_words_said_offline_survive_a_reload_and_go_out_oldest_first(
-    wired: Tab, person: Phone
+    wired: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await wired.log_in(person)
-    await wired.enter(session.id)
-    await wired.cut_off()
+    await wired.open_session(session.id)
+    await wired.go_offline()
     texts = [f"word {number}" for number in range(6)]
-    await wired.do(SEND, {"id": session.id, "texts": texts[:3]})
+    await wired.evaluate(SEND, {"id": session.id, "texts": texts[:3]})
     async with asyncio.timeout(PATIENCE):
-        while await kept(wired) < 3:
+        while await count_unsent(wired) < 3:
             await asyncio.sleep(0.02)
     assert await wired.reload() == "ready"
-    await wired.do("device.session(given).open();", session.id)
-    await wired.until("device.session(given).story.rows.length === 3", session.id)
-    assert await wired.do(f"return {STATES};", session.id) == [[t, "waiting"] for t in texts[:3]]
-    await wired.do(SEND, {"id": session.id, "texts": texts[3:]})
-    assert await person.read(session) == []
-    await wired.connect()
-    found = await received(person, session, 6)
-    assert words(found) == texts
-    await wired.until(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
-    assert await wired.texts(session.id) == texts
-    assert await kept(wired) == 0
+    await wired.evaluate("device.session(given).open();", session.id)
+    await wired.wait_for("device.session(given).story.rows.length === 3", session.id)
+    assert await wired.evaluate(f"return {STATES};", session.id) == [
+        [t, "waiting"] for t in texts[:3]
+    ]
+    await wired.evaluate(SEND, {"id": session.id, "texts": texts[3:]})
+    assert await person.read_messages(session) == []
+    await wired.go_online()
+    found = await wait_for_messages(person, session, 6)
+    assert list_texts(found) == texts
+    await wired.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
+    assert await wired.read_texts(session.id) == texts
+    assert await count_unsent(wired) == 0
 
 
 @pytest.mark.req("page.outbox.once")
-async def test_a_message_whose_answer_got_lost_is_there_once(one: Tab, person: Phone) -> None:
-    session = await room(person)
+async def test_a_message_whose_answer_got_lost_is_there_once(
+    one: PageTab, person: DeviceClient
+) -> None:
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
+    await one.open_session(session.id)
     lost: list[str] = []
 
     async def lose(route: Route) -> None:
@@ -113,31 +122,31 @@ async def test_a_message_whose_answer_got_lost_is_there_once(one: Tab, person: P
             await route.fallback()
 
     await one.page.route("**/v3/sessions/*/messages", lose)
-    one.watch.expect("ERR_FAILED")
-    await one.do("device.session(given).send('once');", session.id)
+    one.watch.allow_faults("ERR_FAILED")
+    await one.evaluate("device.session(given).send('once');", session.id)
     async with asyncio.timeout(PATIENCE):
         while not lost:
             await asyncio.sleep(0.02)
     # It is on the screen by the socket; the outbox does not know yet, and sends it again.
-    await one.until("device.session(given).seq === 1", session.id)
-    await one.do("await device.outbox.send();")
+    await one.wait_for("device.session(given).seq === 1", session.id)
+    await one.evaluate("await device.outbox.send();")
     async with asyncio.timeout(PATIENCE):
-        while await kept(one):
+        while await count_unsent(one):
             await asyncio.sleep(0.02)
-    await person.say(session, "after")
-    await one.until("device.session(given).seq === 2", session.id)
-    assert words(await person.read(session)) == ["once", "after"]
-    assert await one.texts(session.id) == ["once", "after"]
+    await person.send_text(session, "after")
+    await one.wait_for("device.session(given).seq === 2", session.id)
+    assert list_texts(await person.read_messages(session)) == ["once", "after"]
+    assert await one.read_texts(session.id) == ["once", "after"]
 
 
 @pytest.mark.req("page.outbox.files")
 async def test_files_go_before_their_words_and_are_opened_by_others(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    found = await one.do(
+    await one.open_session(session.id)
+    found = await one.evaluate(
         """const canvas = new OffscreenCanvas(40, 20);
         const context = canvas.getContext("2d");
         context.fillStyle = "#c33";
@@ -156,27 +165,27 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
     )
     assert found[0][1] == ["notes.txt", "", 3_000_000]
     assert found[1] == 3_000_000
-    said = await received(person, session, 3)
+    said = await wait_for_messages(person, session, 3)
     bodies = [decode_body(json.dumps(each.plain)) for each in said]
     files = [b.content.ev for b in bodies if isinstance(b, SessionBody)]
     assert isinstance(bodies[2], UserBody)
     picture, notes = files
-    assert isinstance(picture, File)
-    assert isinstance(notes, File)
+    assert isinstance(picture, FileEvent)
+    assert isinstance(notes, FileEvent)
     assert (picture.name, picture.mime_type) == ("beach.png", "image/png")
     shown: Any = picture.image
     assert (shown.width, shown.height, bool(shown.thumbhash)) == (40, 20, True)
     assert await person.download(session, notes.ref) == b"A" * 3_000_000
-    await one.until("row.state === 'sent'")
-    await one.until("device.session(given).seq === 3", session.id)
-    seen = await one.do("return seen;")
+    await one.wait_for("row.state === 'sent'")
+    await one.wait_for("device.session(given).seq === 3", session.id)
+    seen = await one.evaluate("return seen;")
     progress = [part for state, part in seen if part is not None]
     assert progress == sorted(progress)
     assert progress[-1] > 0.9
     # After a reload it comes from the relay, or from what is kept of it.
     await one.reload()
-    await one.enter(session.id)
-    read = await one.do(
+    await one.open_session(session.id)
+    read = await one.evaluate(
         """const [row] = device.session(given).story.rows;
         const parts = [];
         const options = { onProgress: (part) => parts.push(part) };
@@ -190,9 +199,9 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
 
 @pytest.mark.req("page.files.download")
 async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     data = bytes(range(256)) * 4000
     event = {
         "t": "file",
@@ -202,11 +211,11 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
         "mimeType": "text/html",
     }
     bad = {**event, "ref": await person.upload(session, data), "name": "bad"}
-    await person.post(session, {"role": "session", "content": person.envelope(event)})
-    await person.post(session, {"role": "session", "content": person.envelope(bad)})
-    await person.say(session, "for you")
+    await person.send_body(session, {"role": "session", "content": person.build_envelope(event)})
+    await person.send_body(session, {"role": "session", "content": person.build_envelope(bad)})
+    await person.send_text(session, "for you")
     await one.log_in(person)
-    await one.enter(session.id)
+    await one.open_session(session.id)
     fetch = """const session = device.session(given);
         const [row] = session.story.rows;
         const parts = [];
@@ -215,12 +224,12 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
         const grows = parts.every((part, at) => !at || part >= parts[at - 1]);
         return [blob.type, bytes.length, bytes[255], grows, parts.at(-1)];"""
     expected = ["application/octet-stream", len(data), 255, True, 1]
-    assert await one.do(fetch, session.id) == expected
+    assert await one.evaluate(fetch, session.id) == expected
     # Nobody is asked a second time.
     await one.page.route("**/attachments/**", lambda route: route.abort())
-    assert await one.do(fetch, session.id) == expected
-    one.watch.expect("ERR_FAILED")
-    failed = await one.do(
+    assert await one.evaluate(fetch, session.id) == expected
+    one.watch.allow_faults("ERR_FAILED")
+    failed = await one.evaluate(
         """try { await device.session(given).file(device.session(given).story.rows[0].files[1]); }
         catch (error) { return error.message; }""",
         session.id,
@@ -230,11 +239,11 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
 
 @pytest.mark.req("page.outbox.refused")
 async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_or_dropped(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
+    await one.open_session(session.id)
     refused = [True]
 
     async def refuse(route: Route) -> None:
@@ -244,99 +253,101 @@ async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_o
             await route.fallback()
 
     await one.page.route("**/v3/sessions/*/messages", refuse)
-    one.watch.expect("400")
-    await one.do(SEND, {"id": session.id, "texts": ["first", "second"]})
-    await one.until(f"{STATES}.every(([, state]) => state === 'failed')", session.id)
+    one.watch.allow_faults("400")
+    await one.evaluate(SEND, {"id": session.id, "texts": ["first", "second"]})
+    await one.wait_for(f"{STATES}.every(([, state]) => state === 'failed')", session.id)
     row = "device.session(given).story.rows[0]"
-    assert await one.do(f"return {row}.problem;", session.id) == "no such words"
+    assert await one.evaluate(f"return {row}.problem;", session.id) == "no such words"
     # Also after a reload, and without trying again by itself.
     await one.reload()
-    await one.enter(session.id)
-    await one.until("device.connection.state === 'online'")
-    assert await one.do(f"return {STATES};", session.id) == [
+    await one.open_session(session.id)
+    await one.wait_for("device.connection.state === 'online'")
+    assert await one.evaluate(f"return {STATES};", session.id) == [
         ["first", "failed"],
         ["second", "failed"],
     ]
     refused.clear()
-    await one.do(
+    await one.evaluate(
         """const session = device.session(given);
         const [first, second] = session.story.rows;
         await session.discard(first.id);
         await session.retry(second.id);""",
         session.id,
     )
-    assert words(await received(person, session, 1)) == ["second"]
-    await one.until("device.session(given).seq === 1", session.id)
-    assert await one.do(f"return {STATES};", session.id) == [["second", "sent"]]
-    assert await kept(one) == 0
+    assert list_texts(await wait_for_messages(person, session, 1)) == ["second"]
+    await one.wait_for("device.session(given).seq === 1", session.id)
+    assert await one.evaluate(f"return {STATES};", session.id) == [["second", "sent"]]
+    assert await count_unsent(one) == 0
 
 
 @pytest.mark.req("page.outbox.refused")
 async def test_a_file_that_is_too_large_is_refused_before_it_is_sent(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person, capabilities={"attachments": {"maxBytes": 2 * 1024 * 1024}})
+    session = await create_session(
+        person, capabilities={"attachments": {"maxBytes": 2 * 1024 * 1024}}
+    )
     await one.log_in(person)
-    await one.enter(session.id)
-    told = await one.do(
+    await one.open_session(session.id)
+    told = await one.evaluate(
         """const session = device.session(given);
         window.row = session.send("", [new File([new Uint8Array(2_097_153)], "film.mov")]);
         return session.largestFile;""",
         session.id,
     )
     assert told == 2 * 1024 * 1024
-    await one.until("row.state === 'failed'")
-    problem = await one.do("return row.problem;")
+    await one.wait_for("row.state === 'failed'")
+    problem = await one.evaluate("return row.problem;")
     assert problem == "film.mov is too large: a file may have 2 MB."
-    await one.do("await device.session(given).discard(row.id);", session.id)
-    assert await one.do("return device.session(given).story.rows.length;", session.id) == 0
-    assert await person.read(session) == []
+    await one.evaluate("await device.session(given).discard(row.id);", session.id)
+    assert await one.evaluate("return device.session(given).story.rows.length;", session.id) == 0
+    assert await person.read_messages(session) == []
 
 
 @pytest.mark.req("page.outbox.once")
 @pytest.mark.slow
-async def test_two_tabs_send_what_waits_once(wired: Tab, person: Phone) -> None:
-    session = await room(person)
+async def test_two_tabs_send_what_waits_once(wired: PageTab, person: DeviceClient) -> None:
+    session = await create_session(person)
     await wired.log_in(person)
-    await wired.enter(session.id)
-    await wired.cut_off()
-    await wired.do(SEND, {"id": session.id, "texts": ["a", "b"]})
+    await wired.open_session(session.id)
+    await wired.go_offline()
+    await wired.evaluate(SEND, {"id": session.id, "texts": ["a", "b"]})
     async with asyncio.timeout(PATIENCE):
-        while await kept(wired) < 2:
+        while await count_unsent(wired) < 2:
             await asyncio.sleep(0.02)
-    other = Tab(await wired.page.context.new_page(), wired.watch, wired.url)
+    other = PageTab(await wired.page.context.new_page(), wired.watch, wired.url)
     await other.open()
-    await asyncio.gather(other.start(), wired.connect())
-    await received(person, session, 2)
-    await other.until("device.connection.state === 'online'")
-    await other.do("await device.outbox.send();")
-    await tell(person, session, spoken(1))
-    await other.enter(session.id)
-    assert words((await person.read(session))[:-1]) == ["a", "b"]
-    assert await other.texts(session.id) == ["a", "b", "said 1"]
+    await asyncio.gather(other.start_device(), wired.go_online())
+    await wait_for_messages(person, session, 2)
+    await other.wait_for("device.connection.state === 'online'")
+    await other.evaluate("await device.outbox.send();")
+    await send_bodies(person, session, build_text_body(1))
+    await other.open_session(session.id)
+    assert list_texts((await person.read_messages(session))[:-1]) == ["a", "b"]
+    assert await other.read_texts(session.id) == ["a", "b", "said 1"]
 
 
 @pytest.mark.req("page.drafts")
-async def test_what_was_begun_is_there_after_a_reload(one: Tab, person: Phone) -> None:
-    session = await room(person)
+async def test_what_was_begun_is_there_after_a_reload(one: PageTab, person: DeviceClient) -> None:
+    session = await create_session(person)
     await one.log_in(person)
-    await one.until("device.session(given)", session.id)
-    await one.do("await device.session(given).keepDraft('half a sent');", session.id)
+    await one.wait_for("device.session(given)", session.id)
+    await one.evaluate("await device.session(given).keepDraft('half a sent');", session.id)
     await one.reload()
-    assert await one.do("return device.session(given).draft;", session.id) == "half a sent"
-    await one.do("await device.session(given).keepDraft('');", session.id)
+    assert await one.evaluate("return device.session(given).draft;", session.id) == "half a sent"
+    await one.evaluate("await device.session(given).keepDraft('');", session.id)
     await one.reload()
-    assert await one.do("return device.session(given).draft;", session.id) == ""
+    assert await one.evaluate("return device.session(given).draft;", session.id) == ""
 
 
 @pytest.mark.req("page.outbox.receipt")
 async def test_words_are_sent_when_the_relay_says_it_has_them_and_not_before(
-    one: Tab, person: Phone
+    one: PageTab, person: DeviceClient
 ) -> None:
-    session = await room(person)
+    session = await create_session(person)
     await one.log_in(person)
-    await one.enter(session.id)
-    one.watch.expect("status of 502")
+    await one.open_session(session.id)
+    one.watch.allow_faults("status of 502")
     left = ["<html>", "[]", "null", "7", '{"messages": 7}', '{"messages": [7]}', '{"messages": []}']
 
     async def lie(route: Route) -> None:
@@ -346,13 +357,13 @@ async def test_words_are_sent_when_the_relay_says_it_has_them_and_not_before(
             await route.fallback()
 
     await one.page.route("**/v3/sessions/*/messages", lie)
-    await one.do("device.session(given).send('true words');", session.id)
+    await one.evaluate("device.session(given).send('true words');", session.id)
     async with asyncio.timeout(PATIENCE):
         while left:
             # It would try again by itself; nobody has to wait for that here.
-            await one.do("await device.outbox.send();")
-    assert await person.read(session) == []
-    await one.do("await device.outbox.send();")
-    assert words(await received(person, session, 1)) == ["true words"]
-    await one.until(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
-    assert await kept(one) == 0
+            await one.evaluate("await device.outbox.send();")
+    assert await person.read_messages(session) == []
+    await one.evaluate("await device.outbox.send();")
+    assert list_texts(await wait_for_messages(person, session, 1)) == ["true words"]
+    await one.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
+    assert await count_unsent(one) == 0

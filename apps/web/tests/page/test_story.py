@@ -10,18 +10,18 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
-from apps.web.tests.adapter.session import Session
-from apps.web.tests.adapter.world import TURNS, Plan, World
-from apps.web.tests.page.tab import Tab, lines
+from apps.web.tests.adapter.session import AdapterSession
+from apps.web.tests.adapter.world import TURNS, RunPlan, RunSimulation
+from apps.web.tests.page.tab import PageTab, read_json_lines
 from crabtalk_web.stream import (
     AgentBody,
     Envelope,
-    File,
+    FileEvent,
     SessionBody,
-    Text,
+    TextEvent,
     UserBody,
     decode_body,
-    encode,
+    encode_envelope,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -43,31 +43,31 @@ const storyOf = (...batches) => {
 """
 
 
-def bodies(envelopes: list[Any]) -> list[Any]:
+def build_bodies(envelopes: list[Any]) -> list[Any]:
     """As a gateway wraps them."""
     meta = {"sentFrom": "crabtalk"}
     return [{"role": "session", "content": each, "meta": meta} for each in envelopes]
 
 
-async def told(tab: Tab, given: list[Any]) -> Any:
-    return await tab.do(f"{TOLD} return tree(storyOf(read(given)).rows);", given)
+async def read_rows(tab: PageTab, given: list[Any]) -> Any:
+    return await tab.evaluate(f"{TOLD} return tree(storyOf(read(given)).rows);", given)
 
 
-def agent(number: int, event: dict[str, Any], **more: Any) -> dict[str, Any]:
+def agent_body(number: int, event: dict[str, Any], **more: Any) -> dict[str, Any]:
     content = {"id": f"e{number}", "time": number, "role": "agent", "turn": "t1", "ev": event}
     return {"role": "session", "content": {**content, **more}, "meta": {"sentFrom": "crabtalk"}}
 
 
-def call(number: int, key: str, **args: Any) -> dict[str, Any]:
+def tool_call_event(number: int, key: str, **args: Any) -> dict[str, Any]:
     words = {"name": "task", "title": key, "description": key}
     return {"t": "tool-call-start", "call": key, **words, "args": args}
 
 
-def said(text: str) -> dict[str, Any]:
+def user_body(text: str) -> dict[str, Any]:
     return {"role": "user", "content": {"type": "text", "text": text}, "meta": {"sentFrom": "web"}}
 
 
-def sent(key: str, name: str) -> dict[str, Any]:
+def file_body(key: str, name: str) -> dict[str, Any]:
     event = {"t": "file", "ref": f"up/{key}", "name": name, "size": 3}
     return {"role": "session", "content": {"id": key, "time": 1, "role": "user", "ev": event}}
 
@@ -77,11 +77,11 @@ def sent(key: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.req("page.story.order")
 @pytest.mark.req("page.story.once")
-async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: Tab) -> None:
-    envelopes = lines(FIXTURES / "emitted.jsonl")
+async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: PageTab) -> None:
+    envelopes = read_json_lines(FIXTURES / "emitted.jsonl")
     shuffled = list(range(len(envelopes)))
     random.Random(11).shuffle(shuffled)
-    found = await idle.do(
+    found = await idle.evaluate(
         f"""{TOLD}
         const entries = read(given.bodies);
         const pages = [];
@@ -97,7 +97,7 @@ async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: Ta
           shuffled: rows(...given.order.map((at) => [entries[at]])) === whole,
           twice: rows(entries, entries, ...pages) === whole,
         }};""",
-        {"bodies": bodies(envelopes), "order": shuffled},
+        {"bodies": build_bodies(envelopes), "order": shuffled},
     )
     assert found["read"] == len(envelopes)
     assert found["rows"] > 30
@@ -105,20 +105,20 @@ async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: Ta
 
 
 @pytest.mark.req("page.story.whole")
-async def test_every_word_of_any_conversation_is_in_one_row(idle: Tab) -> None:
+async def test_every_word_of_any_conversation_is_in_one_row(idle: PageTab) -> None:
     """Conversations that the adapter's own tests are about, with tasks in tasks, kills and all."""
     conversations = []
 
     @settings(max_examples=12, database=None, phases=[Phase.generate], derandomize=True)
     @hypothesis.given(TURNS, CHANCE, KILL)
-    def carry_out(turns: list[Plan], chance: random.Random, kill_at: int | None) -> None:
-        session = Session()
-        session.play(World(chance, kill_at=kill_at).carry_out(turns))
+    def carry_out(turns: list[RunPlan], chance: random.Random, kill_at: int | None) -> None:
+        session = AdapterSession()
+        session.handle_events(RunSimulation(chance, kill_at=kill_at).run_turns(turns))
         conversations.append(session.envelopes)
 
     carry_out()
-    given = [bodies([json.loads(encode(e)) for e in each]) for each in conversations]
-    found = await idle.do(
+    given = [build_bodies([json.loads(encode_envelope(e)) for e in each]) for each in conversations]
+    found = await idle.evaluate(
         f"""{TOLD}
         const flat = (rows) => rows.flatMap((row) => [row, ...flat(row.children ?? [])]);
         return given.map((bodies) => {{
@@ -134,18 +134,18 @@ async def test_every_word_of_any_conversation_is_in_one_row(idle: Tab) -> None:
     )
     assert sum(len(each) for each in conversations) > 100
     for envelopes, rows in zip(conversations, found, strict=True):
-        words = sorted(e.ev.text for e in envelopes if isinstance(e.ev, Text) and e.ev.text)
+        words = sorted(e.ev.text for e in envelopes if isinstance(e.ev, TextEvent) and e.ev.text)
         assert sorted(rows["texts"]) == words
         assert (rows["running"], rows["ids"]) == (0, True)
 
 
 @pytest.mark.req("page.story.order")
 async def test_words_of_people_stand_where_their_number_puts_them_whatever_the_clocks_say(
-    idle: Tab,
+    idle: PageTab,
 ) -> None:
-    late = agent(1, {"t": "text", "text": "before"}, time=9_000_000)
-    early = agent(2, {"t": "text", "text": "after"}, id="e3", time=9_000_001)
-    rows = await told(idle, [late, said("now"), early, said("and then")])
+    late = agent_body(1, {"t": "text", "text": "before"}, time=9_000_000)
+    early = agent_body(2, {"t": "text", "text": "after"}, id="e3", time=9_000_001)
+    rows = await read_rows(idle, [late, user_body("now"), early, user_body("and then")])
     assert [row["text"] for row in rows] == ["before", "now", "after", "and then"]
 
 
@@ -153,8 +153,8 @@ async def test_words_of_people_stand_where_their_number_puts_them_whatever_the_c
 
 
 @pytest.mark.req("page.story.tasks")
-async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(idle: Tab) -> None:
-    rows = await told(idle, bodies(lines(FIXTURES / "emitted.jsonl")))
+async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(idle: PageTab) -> None:
+    rows = await read_rows(idle, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
     scout = next(row for row in rows if (row.get("task") or {}).get("name") == "scout")
     assert scout["task"] == {"name": "scout", "title": "Look around", "isActive": False}
     thought, inner = scout["children"]
@@ -172,27 +172,27 @@ async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(idle: 
 
 
 @pytest.mark.req("page.story.guests")
-async def test_a_guest_has_a_name_and_a_colour_that_is_the_same_everywhere(idle: Tab) -> None:
-    rows = await told(idle, bodies(lines(FIXTURES / "emitted.jsonl")))
+async def test_a_guest_has_a_name_and_a_colour_that_is_the_same_everywhere(idle: PageTab) -> None:
+    rows = await read_rows(idle, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
     spoke = next(row for row in rows if row.get("text") == "I saw one.")
     speaker = spoke["speaker"]
     assert (speaker["name"], speaker["kind"]) == ("twin", "guest")
-    hue = await idle.do("return (await import('/story/agents.js')).hueOf('twin');")
+    hue = await idle.evaluate("return (await import('/story/agents.js')).hueOf('twin');")
     assert speaker["hue"] == hue
     assert 0 <= hue < 360
 
 
 @pytest.mark.req("page.story.orphans")
 async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later(
-    idle: Tab,
+    idle: PageTab,
 ) -> None:
     start = {"t": "start", "title": "owl — look"}
     later = [
-        agent(2, start, subagent="cowl"),
-        agent(3, {"t": "text", "text": "I look"}, subagent="cowl"),
-        agent(4, {"t": "tool-call-end", "call": "k", "result": "seen"}),
+        agent_body(2, start, subagent="cowl"),
+        agent_body(3, {"t": "text", "text": "I look"}, subagent="cowl"),
+        agent_body(4, {"t": "tool-call-end", "call": "k", "result": "seen"}),
     ]
-    found = await idle.do(
+    found = await idle.evaluate(
         f"""{TOLD}
         const [first, ...later] = read(given);
         const story = storyOf(later);
@@ -201,7 +201,10 @@ async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later
         story.add([first]);
         const same = story.rows[0].children[0] === row;
         return {{ before, after: tree(story.rows), same, later: row.revision }};""",
-        [agent(1, call(1, "k", sessionSubagent="cowl", subagent_type="owl")), *later],
+        [
+            agent_body(1, tool_call_event(1, "k", sessionSubagent="cowl", subagent_type="owl")),
+            *later,
+        ],
     )
     (alone,) = found["before"]["rows"]
     assert (alone["text"], alone["speaker"]["name"]) == ("I look", "owl")
@@ -214,9 +217,9 @@ async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later
 
 @pytest.mark.req("page.story.revisions")
 async def test_a_change_deep_inside_raises_the_revisions_around_it_and_no_others(
-    idle: Tab,
+    idle: PageTab,
 ) -> None:
-    found = await idle.do(
+    found = await idle.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = storyOf(entries.slice(0, 3));
@@ -226,10 +229,10 @@ async def test_a_change_deep_inside_raises_the_revisions_around_it_and_no_others
         story.add(entries.slice(3));
         return {{ before, after: look(), beside: beside.revision - alone }};""",
         [
-            agent(1, call(1, "a", sessionSubagent="caa")),
-            agent(2, call(2, "b", sessionSubagent="cbb"), subagent="caa"),
-            agent(3, {"t": "text", "text": "beside"}),
-            agent(4, {"t": "text", "text": "deep"}, subagent="cbb"),
+            agent_body(1, tool_call_event(1, "a", sessionSubagent="caa")),
+            agent_body(2, tool_call_event(2, "b", sessionSubagent="cbb"), subagent="caa"),
+            agent_body(3, {"t": "text", "text": "beside"}),
+            agent_body(4, {"t": "text", "text": "deep"}, subagent="cbb"),
         ],
     )
     assert found["beside"] == 0
@@ -242,8 +245,8 @@ async def test_a_change_deep_inside_raises_the_revisions_around_it_and_no_others
 
 
 @pytest.mark.req("page.story.turns")
-async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: Tab) -> None:
-    found = await idle.do(
+async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: PageTab) -> None:
+    found = await idle.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = storyOf(entries.slice(0, 2));
@@ -254,10 +257,10 @@ async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: Tab) -> No
         const {{ isWorking: over, usage }} = story;
         return {{ open, cut, over, usage, rows: tree(story.rows) }};""",
         [
-            agent(1, {"t": "turn-start"}),
-            agent(2, call(2, "k")),
-            agent(3, {"t": "turn-start"}, turn="t2", id="e9"),
-            agent(
+            agent_body(1, {"t": "turn-start"}),
+            agent_body(2, tool_call_event(2, "k")),
+            agent_body(3, {"t": "turn-start"}, turn="t2", id="e9"),
+            agent_body(
                 4,
                 {"t": "turn-end", "status": "cancelled"},
                 turn="t2",
@@ -277,11 +280,17 @@ async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: Tab) -> No
 
 
 @pytest.mark.req("page.story.files")
-async def test_files_are_with_the_words_that_were_sent_after_them(idle: Tab) -> None:
-    wrapped = sent("cf2", "b.png")
+async def test_files_are_with_the_words_that_were_sent_after_them(idle: PageTab) -> None:
+    wrapped = file_body("cf2", "b.png")
     wrapped["content"] = {"type": "session", "data": wrapped["content"]}
-    given = [sent("cf1", "a.png"), wrapped, said("look"), said("again"), sent("cf3", "c.png")]
-    rows = await told(idle, given)
+    given = [
+        file_body("cf1", "a.png"),
+        wrapped,
+        user_body("look"),
+        user_body("again"),
+        file_body("cf3", "c.png"),
+    ]
+    rows = await read_rows(idle, given)
     assert [(row["text"], [file["name"] for file in row["files"]]) for row in rows] == [
         ("look", ["a.png", "b.png"]),
         ("again", []),
@@ -290,8 +299,8 @@ async def test_files_are_with_the_words_that_were_sent_after_them(idle: Tab) -> 
 
 
 @pytest.mark.req("page.story.waiting")
-async def test_words_are_one_row_from_the_moment_they_are_said(idle: Tab) -> None:
-    found = await idle.do(
+async def test_words_are_one_row_from_the_moment_they_are_said(idle: PageTab) -> None:
+    found = await idle.evaluate(
         f"""{TOLD}
         const story = storyOf(read(given.slice(0, 1)));
         const file = {{ id: "cf1", ref: "", name: "a", size: 3, mimeType: "", image: null }};
@@ -313,7 +322,7 @@ async def test_words_are_one_row_from_the_moment_they_are_said(idle: Tab) -> Non
           waiting, sending, between, at, back, row: tree([row])[0], rows: tree(story.rows),
           same: row.files[0] === shown,
         }};""",
-        [agent(1, {"t": "text", "text": "hello"}), sent("cf1", "a"), said("hi")],
+        [agent_body(1, {"t": "text", "text": "hello"}), file_body("cf1", "a"), user_body("hi")],
     )
     assert [row["text"] for row in found["waiting"]] == ["hello", "earlier", "hi"]
     assert found["sending"] == ["sending", 0.5, ""]
@@ -330,13 +339,13 @@ async def test_words_are_one_row_from_the_moment_they_are_said(idle: Tab) -> Non
 
 
 @pytest.mark.req("page.story.reading")
-async def test_what_the_python_reader_takes_the_page_takes(idle: Tab) -> None:
+async def test_what_the_python_reader_takes_the_page_takes(idle: PageTab) -> None:
     """And of the rest, nothing that it would not know how to draw."""
     given = [probe["value"] for probe in json.loads((FIXTURES / "bodies.json").read_text())]
     probes = json.loads((FIXTURES / "probes.json").read_text())
     given += [{"role": "session", "content": probe["value"]} for probe in probes]
     assert len(given) > 60
-    found = await idle.do(
+    found = await idle.evaluate(
         f"""{TOLD} return given.map((body) =>
           readMessage({{ seq: 1, localId: "l", createdAt: 1 }}, body)?.ev.t ?? null);""",
         given,
@@ -357,7 +366,7 @@ async def test_what_the_python_reader_takes_the_page_takes(idle: Tab) -> None:
 
 
 def is_said(envelope: Envelope) -> bool:
-    return isinstance(envelope.ev, Text | File)
+    return isinstance(envelope.ev, TextEvent | FileEvent)
 
 
 def body_event(body: Any) -> Any:
@@ -394,30 +403,34 @@ HOSTILE: list[Any] = [
     {"role": "session", "content": {"type": "session", "data": None}},
     {"role": "__proto__", "content": {}},
     {"role": "agent", "content": {"type": "event", "data": {"type": "message", "message": 1}}},
-    *(agent(20 + number, event) for number, event in enumerate(EVENTS)),
-    agent(50, call(50, "self", sessionSubagent="cself"), subagent="cself"),
-    agent(51, call(51, "ring1", sessionSubagent="cring1"), subagent="cring2"),
-    agent(52, call(52, "ring2", sessionSubagent="cring2"), subagent="cring1"),
-    agent(53, call(53, "again", sessionSubagent="cself")),
-    agent(54, {"t": "text", "text": "bad time"}, time=1e300),
-    agent(55, {"t": "text", "text": "no time"}, time=None),
-    agent(56, {"t": "text", "text": "bad agent"}, subagent="<b>"),
-    agent(57, {"t": "text", "text": "bad turn"}, turn=None),
-    agent(58, {"t": "text", "text": "odd \ud83e half"}),
-    agent(59, call(59, "args", __proto__={"x": 1}, constructor="y")),
-    agent(60, call(60, "k"), role="user"),
+    *(agent_body(20 + number, event) for number, event in enumerate(EVENTS)),
+    agent_body(50, tool_call_event(50, "self", sessionSubagent="cself"), subagent="cself"),
+    agent_body(51, tool_call_event(51, "ring1", sessionSubagent="cring1"), subagent="cring2"),
+    agent_body(52, tool_call_event(52, "ring2", sessionSubagent="cring2"), subagent="cring1"),
+    agent_body(53, tool_call_event(53, "again", sessionSubagent="cself")),
+    agent_body(54, {"t": "text", "text": "bad time"}, time=1e300),
+    agent_body(55, {"t": "text", "text": "no time"}, time=None),
+    agent_body(56, {"t": "text", "text": "bad agent"}, subagent="<b>"),
+    agent_body(57, {"t": "text", "text": "bad turn"}, turn=None),
+    agent_body(58, {"t": "text", "text": "odd \ud83e half"}),
+    agent_body(59, tool_call_event(59, "args", __proto__={"x": 1}, constructor="y")),
+    agent_body(60, tool_call_event(60, "k"), role="user"),
 ]
 
 
 @pytest.mark.req("page.story.hostile")
-async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: Tab) -> None:
+async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: PageTab) -> None:
     chain = [
-        agent(100 + n, call(100 + n, f"d{n}", sessionSubagent=f"cd{n}"), subagent=f"cd{n - 1}")
+        agent_body(
+            100 + n,
+            tool_call_event(100 + n, f"d{n}", sessionSubagent=f"cd{n}"),
+            subagent=f"cd{n - 1}",
+        )
         for n in range(1, 400)
     ]
-    good = [agent(900, {"t": "text", "text": "good"}), said("fine")]
+    good = [agent_body(900, {"t": "text", "text": "good"}), user_body("fine")]
     random.Random(3).shuffle(chain)
-    found = await idle.do(
+    found = await idle.evaluate(
         f"""{TOLD}
         const {{ rows }} = storyOf(read(given));
         const depth = (rows) => Math.max(0, ...rows.map((row) => 1 + depth(row.children ?? [])));
@@ -433,17 +446,17 @@ async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: Tab) -
 
 @pytest.mark.req("page.story.large")
 @pytest.mark.clock
-async def test_ten_thousand_entries_are_rows_in_a_moment(idle: Tab) -> None:
+async def test_ten_thousand_entries_are_rows_in_a_moment(idle: PageTab) -> None:
     given = []
     for number in range(2500):
         turn = f"t{number}"
         given += [
-            agent(4 * number, {"t": "turn-start"}, turn=turn),
-            agent(4 * number + 1, call(0, "k"), turn=turn),
-            agent(4 * number + 2, {"t": "tool-call-end", "call": "k"}, turn=turn),
-            agent(4 * number + 3, {"t": "text", "text": "x"}, turn=turn),
+            agent_body(4 * number, {"t": "turn-start"}, turn=turn),
+            agent_body(4 * number + 1, tool_call_event(0, "k"), turn=turn),
+            agent_body(4 * number + 2, {"t": "tool-call-end", "call": "k"}, turn=turn),
+            agent_body(4 * number + 3, {"t": "text", "text": "x"}, turn=turn),
         ]
-    took = await idle.do(
+    took = await idle.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = new Story();

@@ -5,21 +5,21 @@ import sys
 from typing import Any
 
 
-def send(**message: Any) -> None:
+def send_message(**message: Any) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)  # noqa: T201
 
 
-def update(session: str, what: str, **given: Any) -> None:
+def send_update(session: str, what: str, **given: Any) -> None:
     said = {"sessionId": session, "update": {"sessionUpdate": what, **given}}
-    send(method="session/update", params=said)
+    send_message(method="session/update", params=said)
 
 
-def turn(session: str, words: str) -> None:
-    update(session, "agent_thought_chunk", content={"type": "text", "text": "Hm."})
+def run_turn(session: str, words: str) -> None:
+    send_update(session, "agent_thought_chunk", content={"type": "text", "text": "Hm."})
     call = {"toolCallId": "call-1", "title": "Look", "kind": "read"}
-    update(session, "tool_call", status="in_progress", **call)
-    update(session, "tool_call_update", status="completed", **call)
-    update(session, "agent_message_chunk", content={"type": "text", "text": words.upper()})
+    send_update(session, "tool_call", status="in_progress", **call)
+    send_update(session, "tool_call_update", status="completed", **call)
+    send_update(session, "agent_message_chunk", content={"type": "text", "text": words.upper()})
 
 
 for line in sys.stdin:
@@ -31,9 +31,9 @@ for line in sys.stdin:
         case "session/new":
             result = {"sessionId": "acp-session"}
         case "session/prompt":
-            turn(given["sessionId"], "".join(part.get("text", "") for part in given["prompt"]))
+            run_turn(given["sessionId"], "".join(part.get("text", "") for part in given["prompt"]))
             result = {"stopReason": "end_turn"}
         case _:
             result = {}
     if "id" in request:
-        send(id=request["id"], result=result)
+        send_message(id=request["id"], result=result)

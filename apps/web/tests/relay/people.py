@@ -13,15 +13,15 @@ from typing import Any
 import aiohttp
 import socketio  # type: ignore[import-untyped]
 
-from crabtalk_web.relay import Limits, Relay, RelayConfig
+from crabtalk_web.relay import RelayConfig, RelayLimits, RelayServer
 from crabtalk_web.sealing import DataSealer, MasterSecret, new_key, to_base64
 
 PATIENCE = 20
-Refused = socketio.exceptions.ConnectionError
+RefusedConnection = socketio.exceptions.ConnectionError
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RelayReply:
     status: int
     body: Any
     headers: Any = field(repr=False)
@@ -32,7 +32,7 @@ class Reply:
         return self.body
 
 
-class Client:
+class RelayClient:
     """Talks HTTP to a relay, with a token if it has one."""
 
     def __init__(self, http: aiohttp.ClientSession, token: str = "") -> None:
@@ -46,7 +46,7 @@ class Client:
         assert url.port is not None
         return url.port
 
-    async def ask(self, method: str, path: str, body: Any = None, **given: Any) -> Reply:
+    async def request(self, method: str, path: str, body: Any = None, **given: Any) -> RelayReply:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         headers |= given.pop("headers", {})
         if body is not None:
@@ -54,31 +54,31 @@ class Client:
             headers["Content-Type"] = "application/json"
         async with self.http.request(method, path, headers=headers, **given) as response:
             if response.content_type == "application/json":
-                return Reply(response.status, await response.json(), response.headers)
-            return Reply(response.status, await response.read(), response.headers)
+                return RelayReply(response.status, await response.json(), response.headers)
+            return RelayReply(response.status, await response.read(), response.headers)
 
-    async def get(self, path: str, **query: Any) -> Reply:
-        return await self.ask("GET", path, params=query)
+    async def get(self, path: str, **query: Any) -> RelayReply:
+        return await self.request("GET", path, params=query)
 
-    async def post(self, path: str, **body: Any) -> Reply:
-        return await self.ask("POST", path, body)
+    async def post(self, path: str, **body: Any) -> RelayReply:
+        return await self.request("POST", path, body)
 
-    async def delete(self, path: str) -> Reply:
-        return await self.ask("DELETE", path)
+    async def delete(self, path: str) -> RelayReply:
+        return await self.request("DELETE", path)
 
 
-class Listener:
+class SocketListener:
     """A connected socket of python-socketio, and what it was told."""
 
     def __init__(self, client: socketio.AsyncClient) -> None:
         self.io = client
-        self.told: list[tuple[str, Any]] = []
-        self._news = asyncio.Event()
-        client.on("*", self._hear)
+        self.events: list[tuple[str, Any]] = []
+        self._event_arrived = asyncio.Event()
+        client.on("*", self._on_event)
 
-    async def _hear(self, name: str, payload: Any = None) -> None:
-        self.told.append((name, payload))
-        self._news.set()
+    async def _on_event(self, name: str, payload: Any = None) -> None:
+        self.events.append((name, payload))
+        self._event_arrived.set()
 
     async def call(self, name: str, payload: Any, patience: float = PATIENCE) -> Any:
         return await self.io.call(name, payload, timeout=patience)
@@ -92,35 +92,35 @@ class Listener:
         if (http := self.io.eio.http) is not None:
             await http.close()
 
-    async def until(self, is_it: Callable[[str, Any], bool]) -> Any:
+    async def wait_for(self, is_it: Callable[[str, Any], bool]) -> Any:
         """The first thing told, or still to be told, that is it."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                self._news.clear()
-                for name, payload in self.told:
+                self._event_arrived.clear()
+                for name, payload in self.events:
                     if is_it(name, payload):
                         return payload
-                await self._news.wait()
+                await self._event_arrived.wait()
 
-    async def nth(self, at: int) -> Any:
+    async def wait_for_nth(self, at: int) -> Any:
         async with asyncio.timeout(PATIENCE):
-            while at >= len(self.told):
-                self._news.clear()
-                await self._news.wait()
-        return self.told[at][1]
+            while at >= len(self.events):
+                self._event_arrived.clear()
+                await self._event_arrived.wait()
+        return self.events[at][1]
 
-    async def update(self, kind: str) -> Any:
-        update = await self.until(lambda name, it: name == "update" and it["body"]["t"] == kind)
+    async def wait_for_update(self, kind: str) -> Any:
+        update = await self.wait_for(lambda name, it: name == "update" and it["body"]["t"] == kind)
         return update["body"]
 
-    async def changed(self, kind: str, field: str) -> Any:
-        update = await self.until(
+    async def wait_for_change(self, kind: str, field: str) -> Any:
+        update = await self.wait_for(
             lambda name, it: name == "update" and it["body"]["t"] == kind and field in it["body"]
         )
         return update["body"][field]
 
-    async def ephemeral(self, kind: str, **like: Any) -> Any:
-        return await self.until(
+    async def wait_for_ephemeral(self, kind: str, **like: Any) -> Any:
+        return await self.wait_for(
             lambda name, it: (
                 name == "ephemeral" and it["type"] == kind and like.items() <= it.items()
             )
@@ -129,14 +129,14 @@ class Listener:
     def messages(self, session: str) -> list[dict[str, Any]]:
         return [
             it["body"]["message"]
-            for name, it in self.told
+            for name, it in self.events
             if name == "update"
             and it["body"]["t"] == "new-message"
             and it["body"]["sid"] == session
         ]
 
 
-class Person(Client):
+class RelayUser(RelayClient):
     """Somebody with an account."""
 
     def __init__(self, http: aiohttp.ClientSession, secret: MasterSecret) -> None:
@@ -145,35 +145,35 @@ class Person(Client):
         self.sealer = DataSealer(new_key())
         self.stack = AsyncExitStack()
 
-    def login(self, challenge: bytes) -> dict[str, str]:
+    def build_login(self, challenge: bytes) -> dict[str, str]:
         return {
             "publicKey": to_base64(self.secret.account_key),
             "challenge": to_base64(challenge),
             "signature": to_base64(self.secret.sign(challenge)),
         }
 
-    async def log_in(self) -> "Person":
-        self.token = (await self.post("/v1/auth", **self.login(os.urandom(32)))).ok["token"]
+    async def log_in(self) -> "RelayUser":
+        self.token = (await self.post("/v1/auth", **self.build_login(os.urandom(32)))).ok["token"]
         return self
 
-    async def session(self, tag: str = "tag") -> str:
+    async def create_session(self, tag: str = "tag") -> str:
         body = {"tag": tag, "metadata": self.sealer.seal({"path": "/"})}
         return str((await self.post("/v1/sessions", **body)).ok["session"]["id"])
 
-    async def machine(self, machine: str = "machine") -> str:
+    async def create_machine(self, machine: str = "machine") -> str:
         await self.post("/v1/machines", id=machine, metadata=self.sealer.seal({"host": "h"}))
         return machine
 
-    def message(self, text: str, local_id: str) -> dict[str, str]:
+    def build_message(self, text: str, local_id: str) -> dict[str, str]:
         return {"content": self.sealer.seal({"text": text}), "localId": local_id}
 
-    async def say(self, session: str, *local_ids: str) -> list[dict[str, Any]]:
-        said = [self.message(each, each) for each in local_ids]
+    async def send_messages(self, session: str, *local_ids: str) -> list[dict[str, Any]]:
+        said = [self.build_message(each, each) for each in local_ids]
         reply = await self.post(f"/v3/sessions/{session}/messages", messages=said)
         messages: list[dict[str, Any]] = reply.ok["messages"]
         return messages
 
-    async def read(self, session: str, after: int = 0) -> list[dict[str, Any]]:
+    async def read_messages(self, session: str, after: int = 0) -> list[dict[str, Any]]:
         """All of it, page by page."""
         found: list[dict[str, Any]] = []
         while True:
@@ -184,9 +184,9 @@ class Person(Client):
                 return found
             after = found[-1]["seq"]
 
-    async def connect(self, **auth: Any) -> Listener:
+    async def connect(self, **auth: Any) -> SocketListener:
         """Disconnected again when the person's context is left."""
-        listener = Listener(socketio.AsyncClient(reconnection=False))
+        listener = SocketListener(socketio.AsyncClient(reconnection=False))
         self.stack.push_async_callback(listener.leave)
         await listener.io.connect(
             str(self.http._base_url),
@@ -199,10 +199,10 @@ class Person(Client):
 
 
 @dataclass
-class Town:
+class RelayWorld:
     """A relay, and the way to it."""
 
-    relay: Relay
+    relay: RelayServer
     stack: AsyncExitStack
 
     @property
@@ -215,18 +215,20 @@ class Town:
             else f"http://{config.host}:{self.relay.port}"
         )
 
-    async def stranger(self) -> Client:
-        return Client(await self.stack.enter_async_context(aiohttp.ClientSession(self.url)))
+    async def open_client(self) -> RelayClient:
+        return RelayClient(await self.stack.enter_async_context(aiohttp.ClientSession(self.url)))
 
-    async def person(self, secret: MasterSecret | None = None) -> Person:
+    async def create_user(self, secret: MasterSecret | None = None) -> RelayUser:
         http = await self.stack.enter_async_context(aiohttp.ClientSession(self.url))
-        person = Person(http, secret or MasterSecret(new_key()))
+        person = RelayUser(http, secret or MasterSecret(new_key()))
         await self.stack.enter_async_context(person.stack)
         return await person.log_in()
 
 
 @asynccontextmanager
-async def town(data: Path, limits: Limits | None = None, **config: Any) -> AsyncIterator[Town]:
-    settings = RelayConfig(data, port=0, limits=limits or Limits(), **config)
-    async with Relay(settings) as relay, AsyncExitStack() as stack:
-        yield Town(relay, stack)
+async def open_relay_world(
+    data: Path, limits: RelayLimits | None = None, **config: Any
+) -> AsyncIterator[RelayWorld]:
+    settings = RelayConfig(data, port=0, limits=limits or RelayLimits(), **config)
+    async with RelayServer(settings) as relay, AsyncExitStack() as stack:
+        yield RelayWorld(relay, stack)

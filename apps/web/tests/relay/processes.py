@@ -23,7 +23,7 @@ class RelayProcess:
 
 
 @asynccontextmanager
-async def relay_process(
+async def run_relay_process(
     data: Path, *options: str, log: Path | None = None, port: int = 0
 ) -> AsyncIterator[RelayProcess]:
     command = [sys.executable, "-m", "crabtalk_web.relay", str(data), "--port", str(port)]

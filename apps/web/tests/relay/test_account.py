@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import town
+from apps.web.tests.relay.people import open_relay_world
 
 
 @pytest.mark.req("relay.settings")
 async def test_settings_change_only_for_those_who_saw_them(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         socket = await ada.connect()
         path = "/v1/account/settings"
         assert (await ada.get(path)).ok == {"settings": None, "settingsVersion": 0}
@@ -25,14 +25,14 @@ async def test_settings_change_only_for_those_who_saw_them(tmp_path: Path) -> No
             "currentVersion": 1,
             "currentSettings": "AAAA",
         }
-        told = await socket.update("update-account")
+        told = await socket.wait_for_update("update-account")
         assert told["settings"] == {"value": "AAAA", "version": 1}
 
 
 @pytest.mark.req("relay.kv")
 async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         socket = await ada.connect()
 
         async def change(*mutations: tuple[str, str | None, int]) -> Any:
@@ -41,7 +41,7 @@ async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
 
         made = (await change(("a.1", "AAAA", -1), ("a.2", "BBBB", -1), ("b", "CCCC", -1))).ok
         assert made["results"][0] == {"key": "a.1", "version": 0}
-        told = await socket.update("kv-batch-update")
+        told = await socket.wait_for_update("kv-batch-update")
         assert [each["key"] for each in told["changes"]] == ["a.1", "a.2", "b"]
         clash = await change(("b", "DDDD", 0), ("a.1", "EEEE", 7))
         assert clash.status == 409
@@ -66,8 +66,8 @@ async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.artifacts")
 async def test_artifacts_over_http_and_over_the_socket(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
         socket = await ada.connect()
         new = {"id": "doc", "header": "AAAA", "body": "BBBB", "dataEncryptionKey": "CCCC"}
         made = (await ada.post("/v1/artifacts", **new)).ok
@@ -102,15 +102,15 @@ async def test_artifacts_over_http_and_over_the_socket(tmp_path: Path) -> None:
         made_again = await socket.call("artifact-create", new)
         assert made_again["result"] == "success"
         assert (await ada.delete("/v1/artifacts/doc")).ok["success"]
-        await socket.update("new-artifact")
-        await socket.update("update-artifact")
-        await socket.update("delete-artifact")
+        await socket.wait_for_update("new-artifact")
+        await socket.wait_for_update("update-artifact")
+        await socket.wait_for_update("delete-artifact")
 
 
 @pytest.mark.req("relay.push")
 async def test_push_tokens_are_kept_and_listed_for_their_owner(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
         for _ in range(2):
             assert (await ada.post("/v1/push-tokens", token="t1")).ok["success"]
         (token,) = (await ada.get("/v1/push-tokens")).ok["tokens"]
@@ -123,13 +123,13 @@ async def test_push_tokens_are_kept_and_listed_for_their_owner(tmp_path: Path) -
 
 @pytest.mark.req("relay.quiet")
 async def test_what_this_relay_has_not_is_answered_with_nothing(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         assert (await ada.post("/v1/version", platform="ios")).ok["updateUrl"] is None
         assert (await ada.get("/v1/feed")).ok == {"items": [], "hasMore": False}
         assert (await ada.get("/v1/friends")).ok == {"friends": []}
         assert (await ada.post("/v1/usage/query")).ok["usage"] == []
         assert (await ada.get("/v1/account/profile")).ok["github"] is None
         assert (await ada.get("/v1/nothing/of/this/kind")).status == 404
-        assert (await ada.ask("PUT", "/v1/sessions")).status == 405
-        assert (await (await there.stranger()).get("/health")).ok == {"status": "ok"}
+        assert (await ada.request("PUT", "/v1/sessions")).status == 405
+        assert (await (await there.open_client()).get("/health")).ok == {"status": "ok"}

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import Refused, town
-from crabtalk_web.relay import Limits
+from apps.web.tests.relay.people import RefusedConnection, open_relay_world
+from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import MasterSecret, from_base64, new_key, to_base64
 
 
 @pytest.mark.req("relay.auth.login")
 async def test_who_signs_a_challenge_has_the_account_of_that_key(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        again = await there.person(ada.secret)
-        other = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        again = await there.create_user(ada.secret)
+        other = await there.create_user()
         accounts = [
             (await each.get("/v1/account/profile")).ok["id"] for each in (ada, again, other)
         ]
@@ -29,39 +29,39 @@ async def test_who_signs_a_challenge_has_the_account_of_that_key(tmp_path: Path)
     [("signature", b"\0" * 64), ("signature", b"short"), ("challenge", b"another")],
 )
 async def test_a_wrong_signature_is_refused(tmp_path: Path, field: str, data: bytes) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        login = {**ada.login(os.urandom(32)), field: to_base64(data)}
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        login = {**ada.build_login(os.urandom(32)), field: to_base64(data)}
         refused = await ada.post("/v1/auth", **login)
         assert (refused.status, refused.body) == (401, {"error": "Invalid signature"})
 
 
 @pytest.mark.req("relay.auth.keys")
 async def test_a_public_key_has_32_bytes(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        stranger = await there.open_client()
         refused = await stranger.post("/v1/auth/request", publicKey=to_base64(b"short"))
         assert (refused.status, refused.body) == (401, {"error": "Invalid public key"})
 
 
 @pytest.mark.req("relay.auth.replay")
 async def test_a_login_that_was_overheard_cannot_be_repeated(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        overheard = ada.login(b"a challenge of the client's own")
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        overheard = ada.build_login(b"a challenge of the client's own")
         assert (await ada.post("/v1/auth", **overheard)).ok["success"]
-        refused = await (await there.stranger()).post("/v1/auth", **overheard)
+        refused = await (await there.open_client()).post("/v1/auth", **overheard)
         assert refused.status == 401
         assert "sign a new one" in refused.body["error"]
-    async with town(tmp_path) as there:  # nor after a restart
-        assert (await (await there.stranger()).post("/v1/auth", **overheard)).status == 401
+    async with open_relay_world(tmp_path) as there:  # nor after a restart
+        assert (await (await there.open_client()).post("/v1/auth", **overheard)).status == 401
 
 
 @pytest.mark.req("relay.auth.nonce")
 async def test_a_relay_can_insist_on_nonces_of_its_own(tmp_path: Path) -> None:
     secret = MasterSecret(new_key())
-    async with town(tmp_path, nonce_only=True) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path, nonce_only=True) as there:
+        stranger = await there.open_client()
         nonce = from_base64((await stranger.post("/v1/auth/nonce")).ok["nonce"])
         assert nonce is not None
 
@@ -79,11 +79,11 @@ async def test_a_relay_can_insist_on_nonces_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.auth.nonce")
 async def test_a_nonce_is_taken_beside_challenges_of_the_client(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         nonce = from_base64((await ada.post("/v1/auth/nonce")).ok["nonce"])
         assert nonce is not None
-        assert (await ada.post("/v1/auth", **ada.login(nonce))).ok["token"]
+        assert (await ada.post("/v1/auth", **ada.build_login(nonce))).ok["token"]
 
 
 @pytest.mark.req("relay.auth.bearer")
@@ -98,8 +98,8 @@ async def test_a_nonce_is_taken_beside_challenges_of_the_client(tmp_path: Path) 
 async def test_without_a_token_there_is_nothing(
     tmp_path: Path, headers: dict[str, str], error: str
 ) -> None:
-    async with town(tmp_path) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        stranger = await there.open_client()
         for method, path in (
             ("GET", "/v1/sessions"),
             ("POST", "/v1/sessions"),
@@ -111,15 +111,15 @@ async def test_without_a_token_there_is_nothing(
             ("PUT", "/v1/sessions/x/attachments/y"),
             ("GET", "/v1/sessions/x/attachments/y"),
         ):
-            refused = await stranger.ask(method, path, headers=headers)
+            refused = await stranger.request(method, path, headers=headers)
             assert (refused.status, refused.body) == (401, {"error": error})
 
 
 @pytest.mark.req("relay.auth.devices")
 async def test_devices_are_listed_and_one_that_is_revoked_is_out(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        lost = await there.person(ada.secret)
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        lost = await there.create_user(ada.secret)
         socket = await lost.connect()
         devices = (await ada.get("/v1/devices")).ok["devices"]
         assert [each["current"] for each in devices] == [True, False]
@@ -129,15 +129,15 @@ async def test_devices_are_listed_and_one_that_is_revoked_is_out(tmp_path: Path)
         assert (await ada.delete(f"/v1/devices/{devices[1]['id']}")).ok["success"]
         assert (await lost.get("/v1/sessions")).body == {"error": "Invalid token"}
         await socket.io.wait()  # it was put out
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedConnection):
             await lost.connect()
         assert len((await ada.get("/v1/devices")).ok["devices"]) == 1
 
 
 @pytest.mark.req("relay.auth.devices")
 async def test_nobody_revokes_a_device_of_others(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
         (device,) = (await ada.get("/v1/devices")).ok["devices"]
         assert (await eve.delete(f"/v1/devices/{device['id']}")).status == 404
         assert (await ada.get("/v1/sessions")).ok
@@ -145,9 +145,9 @@ async def test_nobody_revokes_a_device_of_others(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.auth.hashed")
 async def test_the_database_has_no_token_in_it(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        await ada.create_session()
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("relay.db*"))
     assert kept
     assert ada.token.encode() not in kept
@@ -155,10 +155,10 @@ async def test_the_database_has_no_token_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.limits.accounts")
 async def test_a_relay_takes_as_many_accounts_as_it_was_told(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(accounts=1)) as there:
-        ada = await there.person()
-        await there.person(ada.secret)
-        other = await there.stranger()
+    async with open_relay_world(tmp_path, RelayLimits(accounts=1)) as there:
+        ada = await there.create_user()
+        await there.create_user(ada.secret)
+        other = await there.open_client()
         secret = MasterSecret(new_key())
         refused = await other.post(
             "/v1/auth",
@@ -172,16 +172,16 @@ async def test_a_relay_takes_as_many_accounts_as_it_was_told(tmp_path: Path) -> 
 
 @pytest.mark.req("relay.limits.strangers")
 async def test_strangers_who_knock_too_often_are_told_to_wait(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(strangers_requests=3)) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path, RelayLimits(strangers_requests=3)) as there:
+        stranger = await there.open_client()
         statuses = [(await stranger.post("/v1/auth/nonce")).status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
 
 
 @pytest.mark.req("relay.limits.body")
 async def test_a_stranger_sends_little_at_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        stranger = await there.open_client()
         refused = await stranger.post("/v1/auth", publicKey="A" * 100_000)
         assert refused.status == 413
         assert "at most 65536 bytes" in refused.body["error"]

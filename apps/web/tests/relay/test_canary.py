@@ -8,13 +8,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import Person
-from apps.web.tests.relay.processes import relay_process
+from apps.web.tests.relay.people import RelayUser
+from apps.web.tests.relay.processes import run_relay_process
 from crabtalk_web.relay.ids import now_ms
 from crabtalk_web.sealing import (
     DataSealer,
     MasterSecret,
-    blob_key,
+    derive_blob_key,
     new_key,
     seal_blob,
     to_base64,
@@ -27,7 +27,7 @@ CANARIES = {
 }
 
 
-async def live(ada: Person, data_key: bytes) -> None:
+async def use_everything(ada: RelayUser, data_key: bytes) -> None:
     """A whole day: every way in which words can come to a relay."""
     sealer = ada.sealer = DataSealer(data_key)
     wrapped = to_base64(wrap_key(ada.secret.content_keys.public, data_key))
@@ -47,15 +47,15 @@ async def live(ada: Person, data_key: bytes) -> None:
 
     gateway.io.on("rpc-request", lambda request: request["params"])
     await gateway.emit("rpc-register", {"method": f"{session}:abort"})
-    await gateway.until(lambda name, _: name == "rpc-registered")
+    await gateway.wait_for(lambda name, _: name == "rpc-registered")
     call = {"method": f"{session}:abort", "params": sealer.seal(CANARIES["call"])}
     assert (await phone.call("rpc-call", call))["ok"]
 
-    blob = seal_blob(blob_key(data_key), CANARIES["blob"].encode())
+    blob = seal_blob(derive_blob_key(data_key), CANARIES["blob"].encode())
     base = f"/v1/sessions/{session}/attachments"
     offer = {"filename": CANARIES["file"], "size": len(blob)}
     offered = (await ada.post(f"{base}/request-upload", **offer)).ok
-    assert (await ada.ask("PUT", offered["uploadUrl"], data=blob)).ok
+    assert (await ada.request("PUT", offered["uploadUrl"], data=blob)).ok
     push = {"kind": "done", "title": CANARIES["push"], "body": CANARIES["push"]}
     assert (await ada.post(f"/v1/sessions/{session}/push-event", **push)).ok
     usage = {"key": CANARIES["usage"], "tokens": {"total": 1}, "cost": {"total": 1}}
@@ -84,12 +84,12 @@ async def live(ada: Person, data_key: bytes) -> None:
 @pytest.mark.req("relay.blind")
 async def test_no_word_of_anybody_is_in_its_database_its_blobs_or_its_log(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
-    async with relay_process(data, log=log) as relay, AsyncExitStack() as stack:
+    async with run_relay_process(data, log=log) as relay, AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(relay.url))
-        ada = Person(http, MasterSecret(new_key()))
+        ada = RelayUser(http, MasterSecret(new_key()))
         await stack.enter_async_context(ada.stack)
         data_key = new_key()
-        await live(await ada.log_in(), data_key)
+        await use_everything(await ada.log_in(), data_key)
         # As it lies on the disk in the middle of things, with the log of SQLite beside it.
         await relay.kill()
     kept = {path: path.read_bytes() for path in (*data.rglob("*"), log) if path.is_file()}

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 import trustme
 
-from apps.web.tests.relay.people import town
-from crabtalk_web.relay import Limits, Relay, RelayConfig, RelayConfigError
+from apps.web.tests.relay.people import open_relay_world
+from crabtalk_web.relay import RelayConfig, RelayConfigError, RelayLimits, RelayServer
 
 
 @pytest.mark.req("relay.loopback")
@@ -48,7 +48,9 @@ async def test_with_a_certificate_it_speaks_https(tmp_path: Path) -> None:
         blob.write_to_path(str(paths[name]))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    async with town(tmp_path / "data", host="0.0.0.0", host_name="localhost", **paths) as there:
+    async with open_relay_world(
+        tmp_path / "data", host="0.0.0.0", host_name="localhost", **paths
+    ) as there:
         assert there.url == f"https://localhost:{there.relay.port}"
         address = f"{there.url}/health"
         async with aiohttp.ClientSession() as http, http.get(address, ssl=trust) as got:
@@ -69,7 +71,7 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RelayConfigError, match=rf"cannot listen on 127.0.0.1:{port}: .*choose"):
-            async with Relay(RelayConfig(tmp_path, port=port)):
+            async with RelayServer(RelayConfig(tmp_path, port=port)):
                 pass
 
 
@@ -78,22 +80,22 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RelayConfigError, match=r'durability is "fsync" or "os"'):
         RelayConfig(tmp_path, durability="maybe")
     with pytest.raises(ValueError, match="batch must be a number above zero"):
-        Limits(batch=0)
+        RelayLimits(batch=0)
 
 
 @pytest.mark.req("relay.start")
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RelayConfigError, match=r"move away what is there"):
-        async with Relay(RelayConfig(tmp_path / "file", port=0)):
+        async with RelayServer(RelayConfig(tmp_path / "file", port=0)):
             pass
 
 
 @pytest.mark.req("relay.private")
 async def test_what_it_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with town(data) as there:
-        await (await there.person()).session()
+    async with open_relay_world(data) as there:
+        await (await there.create_user()).create_session()
         assert data.stat().st_mode & 0o777 == 0o700
         files = list(data.glob("relay.db*"))
         assert len(files) == 3

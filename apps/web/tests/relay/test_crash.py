@@ -9,15 +9,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import Person, Reply
-from apps.web.tests.relay.processes import RelayProcess, relay_process
+from apps.web.tests.relay.people import RelayReply, RelayUser
+from apps.web.tests.relay.processes import RelayProcess, run_relay_process
 from crabtalk_web.sealing import MasterSecret, new_key
 
 SPEAKERS = 4
-Gone = (aiohttp.ClientError, ConnectionError, TimeoutError)
+GONE_ERRORS = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
-class Chatter:
+class CrashWriter:
     """Some who speak until the relay dies, each sure only of what was acknowledged."""
 
     def __init__(
@@ -34,51 +34,51 @@ class Chatter:
     async def until_killed(self, relay: RelayProcess, seconds: float) -> None:
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(aiohttp.ClientSession(relay.url))
-            ada = Person(http, self.secret)
+            ada = RelayUser(http, self.secret)
             ada.token = self.token
-            speaking = [asyncio.ensure_future(self._speak(ada, n)) for n in range(SPEAKERS)]
+            speaking = [asyncio.ensure_future(self._send_messages(ada, n)) for n in range(SPEAKERS)]
             speaking.append(asyncio.ensure_future(self._send_files(ada)))
             await asyncio.sleep(seconds)
             await relay.kill()
             await asyncio.gather(*speaking)
 
-    async def _speak(self, ada: Person, speaker: int) -> None:
+    async def _send_messages(self, ada: RelayUser, speaker: int) -> None:
         """As a gateway does: what was not acknowledged is said again, with the same local id."""
         while True:
             if not self._unsure[speaker]:
                 for _ in range(self.chance.choice((1, 1, 5, 100))):
                     self._count += 1
                     local_id = f"{speaker}-{self._count}"
-                    self._unsure[speaker].append(ada.message(local_id, local_id))
+                    self._unsure[speaker].append(ada.build_message(local_id, local_id))
             said = self._unsure[speaker]
             try:
                 reply = await ada.post(f"/v3/sessions/{self.session}/messages", messages=said)
-            except Gone:
+            except GONE_ERRORS:
                 return
             for each in reply.ok["messages"]:
                 known = self.acknowledged.setdefault(each["localId"], each["seq"])
                 assert known == each["seq"]
             self._unsure[speaker] = []
 
-    async def _send_files(self, ada: Person) -> None:
+    async def _send_files(self, ada: RelayUser) -> None:
         base = f"/v1/sessions/{self.session}/attachments"
         while True:
             data = os.urandom(self.chance.choice((10, 100_000)))
             try:
-                offered: Reply = await ada.post(f"{base}/request-upload", size=len(data))
+                offered: RelayReply = await ada.post(f"{base}/request-upload", size=len(data))
                 if offered.status == 429:
                     return
-                sent = await ada.ask("PUT", offered.ok["uploadUrl"], data=data)
-            except Gone:
+                sent = await ada.request("PUT", offered.ok["uploadUrl"], data=data)
+            except GONE_ERRORS:
                 return
             assert sent.status == 200
             self.files[offered.ok["ref"]] = data
 
     async def check(self, relay: RelayProcess) -> None:
         async with aiohttp.ClientSession(relay.url) as http:
-            ada = Person(http, self.secret)
+            ada = RelayUser(http, self.secret)
             ada.token = self.token
-            read = await ada.read(self.session)
+            read = await ada.read_messages(self.session)
             assert [each["seq"] for each in read] == list(range(1, len(read) + 1))
             kept = {each["localId"]: each["seq"] for each in read}
             assert len(kept) == len(read)
@@ -88,20 +88,20 @@ class Chatter:
                 assert (await ada.get(path)).ok == data
 
 
-async def rounds(tmp_path: Path, count: int) -> Chatter:
+async def run_rounds(tmp_path: Path, count: int) -> CrashWriter:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)
     data = tmp_path / "data"
     secret = MasterSecret(new_key())
-    async with relay_process(data) as relay, aiohttp.ClientSession(relay.url) as http:
-        ada = await Person(http, secret).log_in()
-        chatter = Chatter(secret, ada.token, await ada.session(), chance)
+    async with run_relay_process(data) as relay, aiohttp.ClientSession(relay.url) as http:
+        ada = await RelayUser(http, secret).log_in()
+        chatter = CrashWriter(secret, ada.token, await ada.create_session(), chance)
     for _ in range(count):
-        async with relay_process(data) as relay:
+        async with run_relay_process(data) as relay:
             await chatter.check(relay)
             await chatter.until_killed(relay, chance.uniform(0.02, 0.5))
-    async with relay_process(data) as relay:
+    async with run_relay_process(data) as relay:
         await chatter.check(relay)
     return chatter
 
@@ -109,7 +109,7 @@ async def rounds(tmp_path: Path, count: int) -> Chatter:
 @pytest.mark.one_loop
 @pytest.mark.req("relay.crash")
 async def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
-    chatter = await rounds(tmp_path, 5)
+    chatter = await run_rounds(tmp_path, 5)
     assert chatter.acknowledged
 
 
@@ -118,16 +118,16 @@ async def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) ->
 @pytest.mark.timeout(600)
 @pytest.mark.req("relay.crash")
 async def test_nothing_acknowledged_is_lost_in_a_hundred_kills(tmp_path: Path) -> None:
-    chatter = await rounds(tmp_path, 100)
+    chatter = await run_rounds(tmp_path, 100)
     assert len(chatter.acknowledged) > 1000
 
 
 @pytest.mark.one_loop
 @pytest.mark.req("relay.stop")
 async def test_sigterm_lets_it_finish_and_end_with_zero(tmp_path: Path) -> None:
-    async with relay_process(tmp_path / "data") as relay, AsyncExitStack() as stack:
+    async with run_relay_process(tmp_path / "data") as relay, AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(relay.url))
-        ada = await Person(http, MasterSecret(new_key())).log_in()
+        ada = await RelayUser(http, MasterSecret(new_key())).log_in()
         await stack.enter_async_context(ada.stack)
         await ada.connect()
         relay.process.terminate()

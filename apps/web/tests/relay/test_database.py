@@ -8,31 +8,31 @@ from pathlib import Path
 import pytest
 
 from crabtalk_web.relay import RelayConfigError, RelayError
-from crabtalk_web.relay.database import Database
-from crabtalk_web.relay.schema import MIGRATIONS, migrate
+from crabtalk_web.relay.database import RelayDatabase
+from crabtalk_web.relay.schema import MIGRATIONS, migrate_database
 
 
-def add(db: sqlite3.Connection, key: str) -> None:
+def add_account(db: sqlite3.Connection, key: str) -> None:
     db.execute("INSERT INTO accounts (id, public_key, created_at) VALUES (?, ?, 0)", (key, key))
 
 
-def count(db: sqlite3.Connection) -> int:
+def count_accounts(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT count(*) FROM accounts").fetchone()[0])
 
 
 @pytest.mark.req("relay.database.whole")
 async def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path) -> None:
-    database = Database(tmp_path / "relay.db")
+    database = RelayDatabase(tmp_path / "relay.db")
 
     def half(db: sqlite3.Connection) -> None:
-        add(db, "half")
+        add_account(db, "half")
         raise RelayError(400, "no")
 
     results = await asyncio.gather(
-        database.write(add, "one"),
+        database.write(add_account, "one"),
         database.write(half),
-        database.write(add, "two"),
-        database.write(add, "one"),
+        database.write(add_account, "two"),
+        database.write(add_account, "one"),
         return_exceptions=True,
     )
     assert [type(each) for each in results] == [
@@ -41,13 +41,13 @@ async def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path
         type(None),
         sqlite3.IntegrityError,
     ]
-    assert await database.read(count) == 2
+    assert await database.read(count_accounts) == 2
     await database.close()
 
 
 @pytest.mark.req("relay.database.together")
 async def test_those_who_wait_share_a_flush(tmp_path: Path) -> None:
-    database = Database(tmp_path / "relay.db")
+    database = RelayDatabase(tmp_path / "relay.db")
     begun, go = threading.Event(), threading.Event()
 
     def hold(db: sqlite3.Connection) -> None:
@@ -56,7 +56,7 @@ async def test_those_who_wait_share_a_flush(tmp_path: Path) -> None:
 
     first = asyncio.ensure_future(database.write(hold))
     await asyncio.to_thread(begun.wait, 20)
-    rest = [asyncio.ensure_future(database.write(add, str(n))) for n in range(100)]
+    rest = [asyncio.ensure_future(database.write(add_account, str(n))) for n in range(100)]
     await asyncio.sleep(0)
     go.set()
     await asyncio.gather(first, *rest)
@@ -66,21 +66,21 @@ async def test_those_who_wait_share_a_flush(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.database.kept")
 async def test_what_was_given_before_closing_is_kept(tmp_path: Path) -> None:
-    database = Database(tmp_path / "relay.db")
-    works = [asyncio.ensure_future(database.write(add, str(n))) for n in range(50)]
+    database = RelayDatabase(tmp_path / "relay.db")
+    works = [asyncio.ensure_future(database.write(add_account, str(n))) for n in range(50)]
     await asyncio.sleep(0)
     await database.close()
     await asyncio.gather(*works)
     with pytest.raises(RelayError, match="stopping"):
-        await database.write(add, "late")
-    again = Database(tmp_path / "relay.db")
-    assert await again.read(count) == 50
+        await database.write(add_account, "late")
+    again = RelayDatabase(tmp_path / "relay.db")
+    assert await again.read(count_accounts) == 50
     await again.close()
 
 
 @pytest.mark.req("relay.database.full")
 async def test_a_disk_that_is_full_is_said_and_nothing_pretends(tmp_path: Path) -> None:
-    database = Database(tmp_path / "relay.db")
+    database = RelayDatabase(tmp_path / "relay.db")
 
     def shrink(db: sqlite3.Connection) -> None:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
@@ -89,40 +89,40 @@ async def test_a_disk_that_is_full_is_said_and_nothing_pretends(tmp_path: Path) 
     await database.write(shrink)
     with pytest.raises(RelayError, match="look at its disk") as failed:
         for n in range(1000):
-            await database.write(add, f"{n}" * 500)
+            await database.write(add_account, f"{n}" * 500)
     assert failed.value.status == 507
-    kept = await database.read(count)
+    kept = await database.read(count_accounts)
 
     def grow(db: sqlite3.Connection) -> None:
         db.execute("PRAGMA max_page_count = 1000000")
 
     await database.write(grow)
-    await database.write(add, "again")
-    assert await database.read(count) == kept + 1
+    await database.write(add_account, "again")
+    assert await database.read(count_accounts) == kept + 1
     await database.close()
 
 
 @pytest.mark.req("relay.schema.versions")
 def test_a_new_database_has_the_latest_version_and_an_old_one_is_brought_to_it() -> None:
     db = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(db)
+    migrate_database(db)
     assert db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
     db.execute("INSERT INTO challenges VALUES (x'00', 1)")
     later = (*MIGRATIONS, "ALTER TABLE challenges ADD COLUMN note TEXT; CREATE TABLE new (a)")
-    migrate(db, later)
+    migrate_database(db, later)
     assert db.execute("PRAGMA user_version").fetchone()[0] == len(later)
     assert db.execute("SELECT * FROM challenges").fetchall() == [(b"\0", 1, None)]
-    migrate(db, later)
+    migrate_database(db, later)
     db.close()
 
 
 @pytest.mark.req("relay.schema.versions")
 def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
     db = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(db)
+    migrate_database(db)
     broken = (*MIGRATIONS, "CREATE TABLE new (a); CREATE TABLE accounts (a)")
     with pytest.raises(sqlite3.OperationalError):
-        migrate(db, broken)
+        migrate_database(db, broken)
     assert db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
     assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'new'").fetchone()[0] == 0
     db.close()
@@ -135,7 +135,7 @@ def test_a_database_of_a_later_relay_is_left_alone(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(RelayConfigError, match="update crabtalk-web"):
-        Database(path)
+        RelayDatabase(path)
 
 
 @pytest.mark.req("relay.start")
@@ -143,4 +143,4 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "relay.db"
     path.write_text("something else entirely, and long enough to be a header" * 10)
     with pytest.raises(RelayConfigError, match=r"cannot open .*relay.db"):
-        Database(path)
+        RelayDatabase(path)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, Listener, Person, town
+from apps.web.tests.relay.people import PATIENCE, RelayUser, SocketListener, open_relay_world
 
 TOTAL = 400
 
 
-class Screen:
+class PagingDevice:
     """A device as the protocol wants it: shows a live message that is next, else asks for pages."""
 
-    def __init__(self, person: Person, session: str, chance: random.Random) -> None:
+    def __init__(self, person: RelayUser, session: str, chance: random.Random) -> None:
         self.shown: list[dict[str, Any]] = []
         self._person, self._session, self._chance = person, session, chance
 
@@ -27,11 +27,11 @@ class Screen:
             await self._follow(socket, patience)
             await socket.leave()
 
-    async def _follow(self, socket: Listener, patience: int) -> None:
+    async def _follow(self, socket: SocketListener, patience: int) -> None:
         """Until that many messages came, or all there are."""
         at = 0
         while at < patience and len(self.shown) < TOTAL:
-            message = (await socket.nth(at))["body"]["message"]
+            message = (await socket.wait_for_nth(at))["body"]["message"]
             at += 1
             following = self.shown[-1]["seq"] + 1 if self.shown else 1
             if message["seq"] == following:
@@ -41,29 +41,31 @@ class Screen:
 
     async def _catch_up(self) -> None:
         after = self.shown[-1]["seq"] if self.shown else 0
-        self.shown += await self._person.read(self._session, after)
+        self.shown += await self._person.read_messages(self._session, after)
 
 
 @pytest.mark.one_loop
 @pytest.mark.req("relay.devices.order")
 async def test_devices_that_come_and_go_see_the_same(tmp_path: Path) -> None:
     chance = random.Random(7)
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
-        screens = [Screen(await there.person(ada.secret), session, chance) for _ in range(2)]
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
+        screens = [
+            PagingDevice(await there.create_user(ada.secret), session, chance) for _ in range(2)
+        ]
 
         async def speak(name: str) -> None:
             said = 0
             while said < TOTAL // 4:
                 count = min(chance.choice((1, 1, 2, 10)), TOTAL // 4 - said)
-                await ada.say(session, *(f"{name}-{said + n}" for n in range(count)))
+                await ada.send_messages(session, *(f"{name}-{said + n}" for n in range(count)))
                 said += count
 
         async with asyncio.timeout(2 * PATIENCE):
             watching = [asyncio.ensure_future(each.watch()) for each in screens]
             await asyncio.gather(*(speak(name) for name in "abcd"))
             await asyncio.gather(*watching)
-        late = await (await there.person(ada.secret)).read(session)
+        late = await (await there.create_user(ada.secret)).read_messages(session)
         assert [each["seq"] for each in late] == list(range(1, TOTAL + 1))
         assert screens[0].shown == screens[1].shown == late

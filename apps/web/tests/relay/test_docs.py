@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk_web.relay import Limits, Relay, RelayConfig
-from crabtalk_web.relay.routing import Route
-from crabtalk_web.relay.server import DESKS
+from crabtalk_web.relay import RelayConfig, RelayLimits, RelayServer
+from crabtalk_web.relay.routing import AuthenticatedRoute
+from crabtalk_web.relay.server import ROUTE_GROUPS
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "relay.md").read_text("utf-8")
 
@@ -16,9 +16,9 @@ DOCUMENT = (Path(__file__).parents[4] / "docs" / "relay.md").read_text("utf-8")
 @pytest.mark.req("relay.docs")
 def test_every_bound_is_told_with_its_value() -> None:
     told = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", DOCUMENT, re.MULTILINE))
-    limits = Limits()
+    limits = RelayLimits()
     assert {name: float(value) for name, value in told.items()} == {
-        field.name: float(getattr(limits, field.name)) for field in fields(Limits)
+        field.name: float(getattr(limits, field.name)) for field in fields(RelayLimits)
     }
 
 
@@ -31,10 +31,10 @@ async def test_every_route_is_told_and_who_it_is_for(tmp_path: Path) -> None:
         )
         for method in methods.split(", ")
     }
-    async with Relay(RelayConfig(tmp_path, port=0)) as relay:
+    async with RelayServer(RelayConfig(tmp_path, port=0)) as relay:
         routes = {
-            (route.method, route.path, isinstance(route, Route))
-            for desk in DESKS
-            for route in desk(relay.core).routes()
+            (route.method, route.path, isinstance(route, AuthenticatedRoute))
+            for desk in ROUTE_GROUPS
+            for route in desk(relay.context).routes()
         }
     assert told == routes

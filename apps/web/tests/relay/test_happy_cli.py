@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import Person, Town, town
+from apps.web.tests.relay.people import RelayUser, RelayWorld, open_relay_world
 from apps.web.tests.sealing.node import NPM
 from crabtalk_web.sealing import (
     DataSealer,
     approve_with_content_key,
     from_base64,
-    key_of_link,
+    parse_link_key,
     to_base64,
     unwrap_key,
 )
@@ -43,7 +43,7 @@ pytestmark = [
 ]
 
 
-class Terminal:
+class HappyTerminal:
     """What a program shows in a terminal of its own, and a way to press its keys."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Terminal:
             self._shown += os.read(self._ours, 65536).decode(errors="replace")
         self._news.set()
 
-    async def until(self, pattern: str) -> "re.Match[str]":
+    async def wait_for(self, pattern: str) -> "re.Match[str]":
         while (found := re.search(pattern, self._shown)) is None:
             self._news.clear()
             await self._news.wait()
@@ -76,17 +76,17 @@ class Terminal:
         os.close(self.theirs)
 
 
-def environment(there: Town, home: Path) -> dict[str, str]:
+def build_environment(there: RelayWorld, home: Path) -> dict[str, str]:
     urls = {"HAPPY_SERVER_URL": there.url, "HAPPY_WEBAPP_URL": there.url}
     return {**os.environ, **urls, "HAPPY_HOME_DIR": str(home), "HOME": str(home), "TERM": "xterm"}
 
 
-async def pair(there: Town, ada: Person, home: Path) -> None:
+async def pair_happy(there: RelayWorld, ada: RelayUser, home: Path) -> None:
     """`happy auth login`, and a phone that looks at the code on its screen."""
-    terminal = Terminal()
+    terminal = HappyTerminal()
     process = await asyncio.create_subprocess_exec(
         *(str(HAPPY), "auth", "login"),
-        env=environment(there, home),
+        env=build_environment(there, home),
         cwd=home,
         stdin=terminal.theirs,
         stdout=terminal.theirs,
@@ -94,15 +94,15 @@ async def pair(there: Town, ada: Person, home: Path) -> None:
         start_new_session=True,
     )
     try:
-        await terminal.until("(?i)mobile")
+        await terminal.wait_for("(?i)mobile")
         await terminal.press(b"\r")
-        key = key_of_link((await terminal.until(r"happy://terminal\?[\w-]{43}"))[0])
+        key = parse_link_key((await terminal.wait_for(r"happy://terminal\?[\w-]{43}"))[0])
         assert key is not None
         status = await ada.get("/v1/auth/request/status", publicKey=to_base64(key))
         assert status.ok == {"status": "pending", "supportsV2": True}
         response = approve_with_content_key(key, ada.secret.content_keys.public)
         await ada.post("/v1/auth/response", publicKey=to_base64(key), response=response)
-        await terminal.until("Authentication successful")
+        await terminal.wait_for("Authentication successful")
         await process.wait()
     finally:
         with suppress(ProcessLookupError):
@@ -112,12 +112,12 @@ async def pair(there: Town, ada: Person, home: Path) -> None:
 
 
 @asynccontextmanager
-async def happy(there: Town, home: Path) -> AsyncIterator[None]:
+async def run_happy_agent(there: RelayWorld, home: Path) -> AsyncIterator[None]:
     """`happy acp` with our agent, until the context is left."""
     with (home / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(str(HAPPY), "acp", "--", sys.executable, str(AGENT)),
-            env=environment(there, home),
+            env=build_environment(there, home),
             cwd=home,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -135,25 +135,25 @@ async def happy(there: Town, home: Path) -> AsyncIterator[None]:
             os.kill(json.loads((home / "daemon.state.json").read_text())["pid"], signal.SIGKILL)
 
 
-def event(body: Any) -> Any:
+def read_event(body: Any) -> Any:
     return body["content"].get("ev", {}) if body and body["role"] == "session" else {}
 
 
 @pytest.mark.req("relay.real_cli")
 async def test_the_real_command_line_runs_a_turn_through_our_relay(tmp_path: Path) -> None:
-    async with town(tmp_path / "data") as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path / "data") as there:
+        ada = await there.create_user()
         phone = await ada.connect()
         home = tmp_path / "happy"
         home.mkdir()
         async with asyncio.timeout(PATIENCE):
-            await pair(there, ada, home)
+            await pair_happy(there, ada, home)
         (device,) = [
             each for each in (await ada.get("/v1/devices")).ok["devices"] if not each["current"]
         ]
         assert (device["kind"], device["client"][:4]) == ("terminal", "cli/")
-        async with asyncio.timeout(PATIENCE), happy(there, home):
-            made = await phone.until(
+        async with asyncio.timeout(PATIENCE), run_happy_agent(there, home):
+            made = await phone.wait_for(
                 lambda name, it: name == "update" and it["body"]["t"] == "new-session"
             )
             session = made["body"]["id"]
@@ -163,7 +163,7 @@ async def test_the_real_command_line_runs_a_turn_through_our_relay(tmp_path: Pat
             assert key is not None
             sealer = DataSealer(key)
             assert sealer.open(made["body"]["metadata"])["flavor"] == "acp"
-            await phone.ephemeral("activity", id=session)
+            await phone.wait_for_ephemeral("activity", id=session)
 
             text = {"type": "text", "text": "hello crab"}
             said = sealer.seal({"role": "user", "content": text, "meta": {"sentFrom": "web"}})
@@ -173,12 +173,14 @@ async def test_the_real_command_line_runs_a_turn_through_our_relay(tmp_path: Pat
             def is_end(name: str, it: Any) -> bool:
                 if name != "update" or it["body"]["t"] != "new-message":
                     return False
-                return bool(event(sealer.open(it["body"]["message"]["content"]["c"])).get("status"))
+                return bool(
+                    read_event(sealer.open(it["body"]["message"]["content"]["c"])).get("status")
+                )
 
-            await phone.until(is_end)
-            read = await ada.read(session)
+            await phone.wait_for(is_end)
+            read = await ada.read_messages(session)
             assert [each["seq"] for each in read] == list(range(1, len(read) + 1))
-            events = [event(sealer.open(each["content"]["c"])) for each in read]
+            events = [read_event(sealer.open(each["content"]["c"])) for each in read]
             kinds = [each["t"] for each in events if each]
             assert kinds[0] == "turn-start"
             assert {"text", "tool-call-start", "tool-call-end"} <= set(kinds)

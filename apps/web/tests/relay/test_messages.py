@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import Person, town
-from crabtalk_web.relay import Limits
+from apps.web.tests.relay.people import RelayUser, open_relay_world
+from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import MasterSecret, new_key
 
 
-def seqs(messages: list[dict[str, Any]]) -> list[int]:
+def list_seqs(messages: list[dict[str, Any]]) -> list[int]:
     return [each["seq"] for each in messages]
 
 
 @pytest.mark.req("relay.messages.append")
 async def test_messages_are_numbered_from_one_and_read_back_as_they_were(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
-        said = [ada.message(str(n), f"id{n}") for n in range(5)]
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
+        said = [ada.build_message(str(n), f"id{n}") for n in range(5)]
         reply = await ada.post(f"/v3/sessions/{session}/messages", messages=said)
         receipts = reply.ok["messages"]
-        assert seqs(receipts) == [1, 2, 3, 4, 5]
+        assert list_seqs(receipts) == [1, 2, 3, 4, 5]
         assert receipts[0].keys() == {"id", "seq", "localId", "createdAt", "updatedAt"}
-        read = await ada.read(session)
+        read = await ada.read_messages(session)
         assert [each["content"] for each in read] == [
             {"t": "encrypted", "c": each["content"]} for each in said
         ]
@@ -37,62 +37,66 @@ async def test_messages_are_numbered_from_one_and_read_back_as_they_were(tmp_pat
 async def test_what_was_said_before_is_returned_and_neither_kept_nor_counted(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         socket = await ada.connect()
-        session = await ada.session()
-        first = await ada.say(session, "a", "b")
-        again = await ada.say(session, "b", "c", "c", "a")
+        session = await ada.create_session()
+        first = await ada.send_messages(session, "a", "b")
+        again = await ada.send_messages(session, "b", "c", "c", "a")
         assert [(each["localId"], each["seq"]) for each in again] == [("a", 1), ("b", 2), ("c", 3)]
         assert again[:2] == first
-        assert seqs(await ada.say(session, "d")) == [4]
+        assert list_seqs(await ada.send_messages(session, "d")) == [4]
         # Over the socket too, where no number may be lost either.
         for local_id in ("d", "e", "e"):
             said = {"sid": session, "message": "AAAA", "localId": local_id}
             assert (await socket.call("message", said))["result"] == "success"
-        assert seqs(await ada.read(session)) == [1, 2, 3, 4, 5]
-        words = [each["localId"] for each in await ada.read(session)]
+        assert list_seqs(await ada.read_messages(session)) == [1, 2, 3, 4, 5]
+        words = [each["localId"] for each in await ada.read_messages(session)]
         assert words == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.req("relay.messages.local_id")
 async def test_a_local_id_belongs_to_its_session(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        one, two = await ada.session("one"), await ada.session("two")
-        assert seqs(await ada.say(one, "a")) == seqs(await ada.say(two, "a")) == [1]
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        one, two = await ada.create_session("one"), await ada.create_session("two")
+        assert (
+            list_seqs(await ada.send_messages(one, "a"))
+            == list_seqs(await ada.send_messages(two, "a"))
+            == [1]
+        )
 
 
 @pytest.mark.req("relay.messages.pages")
 async def test_pages_go_forward_and_backward_and_meet_everything_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         for start in range(0, 250, 50):
-            await ada.say(session, *(f"m{n}" for n in range(start, start + 50)))
+            await ada.send_messages(session, *(f"m{n}" for n in range(start, start + 50)))
         path = f"/v3/sessions/{session}/messages"
         page = (await ada.get(path)).ok
-        assert (seqs(page["messages"]), page["hasMore"]) == (list(range(1, 101)), True)
+        assert (list_seqs(page["messages"]), page["hasMore"]) == (list(range(1, 101)), True)
         page = (await ada.get(path, after_seq=200)).ok
-        assert (seqs(page["messages"]), page["hasMore"]) == (list(range(201, 251)), False)
+        assert (list_seqs(page["messages"]), page["hasMore"]) == (list(range(201, 251)), False)
         back: list[int] = []
         before = 2**31 - 1
         while True:
             page = (await ada.get(path, before_seq=before, limit=60)).ok
-            back += seqs(page["messages"])
+            back += list_seqs(page["messages"])
             if not page["hasMore"]:
                 break
             before = back[-1]
         assert back == list(range(250, 0, -1))
         newest = (await ada.get(f"/v1/sessions/{session}/messages")).ok["messages"]
-        assert seqs(newest) == list(range(250, 100, -1))
+        assert list_seqs(newest) == list(range(250, 100, -1))
 
 
 @pytest.mark.req("relay.messages.limits")
 async def test_bounds_of_messages_have_clear_errors(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         path = f"/v3/sessions/{session}/messages"
         for query in (
             {"after_seq": 1, "before_seq": 2},
@@ -105,7 +109,7 @@ async def test_bounds_of_messages_have_clear_errors(tmp_path: Path) -> None:
             refused = await ada.get(path, **query)
             assert (refused.status, refused.body["statusCode"]) == (400, 400)
             assert refused.body["message"].startswith("querystring")
-        many = [ada.message("x", str(n)) for n in range(101)]
+        many = [ada.build_message("x", str(n)) for n in range(101)]
         refused = await ada.post(path, messages=many)
         assert refused.body == {
             "error": "Error",
@@ -114,19 +118,19 @@ async def test_bounds_of_messages_have_clear_errors(tmp_path: Path) -> None:
         }
         for bad in ([], [{"content": "AAAA"}], [{"content": "AAAA", "localId": ""}], None):
             assert (await ada.post(path, messages=bad)).status == 400
-        assert (await ada.ask("POST", path, data=b"{")).body["message"] == "body is not JSON"
-        assert await ada.read(session) == []
+        assert (await ada.request("POST", path, data=b"{")).body["message"] == "body is not JSON"
+        assert await ada.read_messages(session) == []
         large = {"content": "A" * 4 * 1024 * 1024, "localId": "large"}
-        assert seqs((await ada.post(path, messages=[large])).ok["messages"]) == [1]
+        assert list_seqs((await ada.post(path, messages=[large])).ok["messages"]) == [1]
         missing = await ada.get("/v3/sessions/none/messages")
         assert (missing.status, missing.body) == (404, {"error": "Session not found"})
 
 
 @pytest.mark.req("relay.limits.body")
 async def test_a_body_beyond_the_bound_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(body=1000)) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path, RelayLimits(body=1000)) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         message = {"content": "A" * 2000, "localId": "a"}
         refused = await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
         assert refused.status == 413
@@ -135,19 +139,19 @@ async def test_a_body_beyond_the_bound_is_refused_before_it_is_read(tmp_path: Pa
 
 @pytest.mark.req("relay.limits.inbound")
 async def test_what_all_send_at_once_is_bounded_together(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(inbound=1000)) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path, RelayLimits(inbound=1000)) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         message = {"content": "A" * 2000, "localId": "a"}
         refused = await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
         assert refused.status == 503
-        assert seqs(await ada.say(session, "small")) == [1]
+        assert list_seqs(await ada.send_messages(session, "small")) == [1]
 
 
 @pytest.mark.req("relay.limits.inbound")
 async def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(body_timeout=0.05)) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path, RelayLimits(body_timeout=0.05)) as there:
+        stranger = await there.open_client()
         reader, writer = await asyncio.open_connection("127.0.0.1", stranger.port)
         writer.write(b"POST /v1/auth HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert b" 408 " in await reader.readline()
@@ -158,48 +162,48 @@ async def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path) 
 async def test_everybody_of_the_session_is_told_and_who_spoke_by_socket_is_not(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
-        session, other = await ada.session("one"), await ada.session("two")
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
+        session, other = await ada.create_session("one"), await ada.create_session("two")
         phone = await ada.connect()
         gateway = await ada.connect(clientType="session-scoped", sessionId=session)
         elsewhere = await ada.connect(clientType="session-scoped", sessionId=other)
         # Rooms are of accounts: naming a session of others opens nothing.
         spy = await eve.connect(clientType="session-scoped", sessionId=session)
-        await ada.say(session, "by http")
+        await ada.send_messages(session, "by http")
         said = {"sid": session, "message": "AAAA", "localId": "by socket"}
         await gateway.emit("message", said)
-        await phone.until(lambda _, it: it["body"]["message"]["localId"] == "by socket")
-        await ada.say(session, "last")
+        await phone.wait_for(lambda _, it: it["body"]["message"]["localId"] == "by socket")
+        await ada.send_messages(session, "last")
         for each in (phone, gateway):
-            await each.until(lambda _, it: it["body"]["message"]["localId"] == "last")
+            await each.wait_for(lambda _, it: it["body"]["message"]["localId"] == "last")
         assert [each["localId"] for each in phone.messages(session)] == [
             "by http",
             "by socket",
             "last",
         ]
         assert [each["localId"] for each in gateway.messages(session)] == ["by http", "last"]
-        assert phone.messages(session) == await ada.read(session)
-        assert elsewhere.told == spy.told == []
+        assert phone.messages(session) == await ada.read_messages(session)
+        assert elsewhere.events == spy.events == []
 
 
 @pytest.mark.req("relay.messages.order")
 async def test_many_who_speak_at_once_are_heard_by_all_in_one_order(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         listeners = [await ada.connect() for _ in range(3)]
-        speakers = [await there.person(ada.secret) for _ in range(6)]
+        speakers = [await there.create_user(ada.secret) for _ in range(6)]
 
-        async def speak(who: Person, name: int) -> None:
+        async def speak(who: RelayUser, name: int) -> None:
             for n in range(10):
-                await who.say(session, *(f"{name}-{n}-{m}" for m in range(3)))
+                await who.send_messages(session, *(f"{name}-{n}-{m}" for m in range(3)))
 
         await asyncio.gather(*(speak(who, name) for name, who in enumerate(speakers)))
-        read = await ada.read(session)
-        assert seqs(read) == list(range(1, 181))
+        read = await ada.read_messages(session)
+        assert list_seqs(read) == list(range(1, 181))
         for listener in listeners:
-            await listener.until(lambda _, it: it["body"]["message"]["seq"] == 180)
+            await listener.wait_for(lambda _, it: it["body"]["message"]["seq"] == 180)
             assert listener.messages(session) == read
         for name in range(6):  # and each speaker's words stay in their order
             own = [each["localId"] for each in read if each["localId"].startswith(f"{name}-")]
@@ -212,28 +216,28 @@ async def test_updates_are_numbered_for_the_account_and_go_on_after_a_restart(
 ) -> None:
     last, secret = 0, MasterSecret(new_key())
     for tag in ("one", "two"):
-        async with town(tmp_path) as there:
-            ada = await there.person(secret)
+        async with open_relay_world(tmp_path) as there:
+            ada = await there.create_user(secret)
             socket = await ada.connect()
-            session = await ada.session(tag)
-            await ada.say(session, "a", "b", "c")
-            await socket.until(lambda _, it: it["body"].get("message", {}).get("seq") == 3)
-            numbers = [it["seq"] for _, it in socket.told]
+            session = await ada.create_session(tag)
+            await ada.send_messages(session, "a", "b", "c")
+            await socket.wait_for(lambda _, it: it["body"].get("message", {}).get("seq") == 3)
+            numbers = [it["seq"] for _, it in socket.events]
             assert numbers == sorted(set(numbers))
             assert numbers[0] > last
             last = numbers[-1]
-            assert all(len(it["id"]) == 12 and it["id"].isalnum() for _, it in socket.told)
+            assert all(len(it["id"]) == 12 and it["id"].isalnum() for _, it in socket.events)
 
 
 @pytest.mark.req("relay.sessions.delete")
 async def test_a_deleted_session_takes_its_messages_with_it(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
-        await ada.say(session, "a")
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
+        await ada.send_messages(session, "a")
         assert (await ada.delete(f"/v1/sessions/{session}")).ok["success"]
         assert (await ada.get(f"/v3/sessions/{session}/messages")).status == 404
         assert (await ada.delete(f"/v1/sessions/{session}")).status == 404
-        again = await ada.session()
+        again = await ada.create_session()
         assert again != session
-        assert await ada.read(again) == []
+        assert await ada.read_messages(again) == []

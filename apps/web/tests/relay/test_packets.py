@@ -22,22 +22,24 @@ VALUES = st.recursive(
 def test_an_event_is_read_back_as_it_was_written(
     name: str, payload: Any, number: int | None
 ) -> None:
-    text = packets.event(name, payload, number)
+    text = packets.encode_event(name, payload, number)
     assert text.startswith("42")
-    assert packets.parse(text[1:]) == Packet("2", number, [name, payload])
+    assert packets.parse_packet(text[1:]) == Packet("2", number, [name, payload])
 
 
 @pytest.mark.req("relay.socket.packets")
 @given(result=VALUES, number=st.integers(0, 2**53))
 def test_an_answer_is_read_back_as_it_was_written(result: Any, number: int) -> None:
-    assert packets.parse(packets.ack(number, result)[1:]) == Packet("3", number, [result])
+    assert packets.parse_packet(packets.encode_ack(number, result)[1:]) == Packet(
+        "3", number, [result]
+    )
 
 
 @pytest.mark.req("relay.socket.packets")
 @given(st.text() | st.from_regex(r"[0-6](/[a-z]*,)?[0-9]{0,30}.*", fullmatch=True))
 def test_whatever_comes_is_a_packet_or_is_not(text: str) -> None:
     try:
-        packets.parse(text)
+        packets.parse_packet(text)
     except PacketError:
         return
 
@@ -55,19 +57,19 @@ def test_whatever_comes_is_a_packet_or_is_not(text: str) -> None:
     ],
 )
 def test_packets_as_clients_write_them(text: str, packet: Packet) -> None:
-    assert packets.parse(text) == packet
+    assert packets.parse_packet(text) == packet
 
 
 @pytest.mark.req("relay.socket.packets")
 def test_packets_that_would_do_harm_are_refused() -> None:
     for text in ('2["a"' + "[" * 100_000, "2" + "9" * 10_000 + '["a"]', '51-["a"]', "2{}", "3{}"):
         with pytest.raises(PacketError):
-            packets.parse(text)
+            packets.parse_packet(text)
 
 
 @pytest.mark.req("relay.socket.wire")
 def test_the_first_packet_says_what_the_connection_is() -> None:
-    told = json.loads(packets.opening("s", 15, 45, 1000)[1:])
+    told = json.loads(packets.encode_open("s", 15, 45, 1000)[1:])
     assert told == {
         "sid": "s",
         "upgrades": [],

@@ -9,7 +9,7 @@ from yarl import URL
 
 import crabtalk_web
 from apps.web import page_files
-from apps.web.tests.relay.people import Client, Reply, town
+from apps.web.tests.relay.people import RelayClient, RelayReply, open_relay_world
 from crabtalk_web.relay import RelayConfig, RelayConfigError
 
 PAGE = Path(crabtalk_web.__file__).with_name("page")
@@ -32,8 +32,8 @@ def page(tmp_path: Path) -> Path:
 async def test_the_page_and_its_files_come_from_the_relay_itself(
     tmp_path: Path, page: Path
 ) -> None:
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
         for path in ("/", "/index.html", "/terminal/connect", "/sessions/abc"):
             got = await visitor.get(path)
             assert (got.status, b"crab" in got.body) == (200, True)
@@ -47,8 +47,8 @@ async def test_the_page_and_its_files_come_from_the_relay_itself(
 
 @pytest.mark.req("relay.page.policy")
 async def test_the_policy_lets_the_page_talk_to_nobody_else(tmp_path: Path, page: Path) -> None:
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
         for path in ("/", "/assets/app.js"):
             headers = (await visitor.get(path)).headers
             policy = dict(
@@ -69,8 +69,8 @@ async def test_the_policy_lets_the_page_talk_to_nobody_else(tmp_path: Path, page
     ["/../secret.txt", "/%2e%2e/secret.txt", "/assets/..%2f..%2fsecret.txt", "/way-out", "/%00.x"],
 )
 async def test_no_path_leads_out_of_the_folder(tmp_path: Path, page: Path, path: str) -> None:
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
         url = URL(there.url + path, encoded=True)
         async with visitor.http.get(url) as got:
             assert b"secret" not in await got.read()
@@ -78,8 +78,8 @@ async def test_no_path_leads_out_of_the_folder(tmp_path: Path, page: Path, path:
 
 @pytest.mark.req("relay.page.served")
 async def test_without_a_page_there_is_a_line(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        visitor = await there.open_client()
         assert b"relay" in (await visitor.get("/")).ok
         assert (await visitor.get("/sessions")).status == 404
 
@@ -90,20 +90,20 @@ def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
         RelayConfig(tmp_path, static=tmp_path)
 
 
-async def raw(visitor: Client, path: str, **headers: str) -> Reply:
+async def fetch_raw(visitor: RelayClient, path: str, **headers: str) -> RelayReply:
     """As it comes over the wire."""
     async with visitor.http.get(path, headers=headers, auto_decompress=False) as got:
-        return Reply(got.status, await got.read(), got.headers)
+        return RelayReply(got.status, await got.read(), got.headers)
 
 
 @pytest.mark.req("relay.page.compressed")
 async def test_files_come_compressed_to_those_who_can_read_it(tmp_path: Path, page: Path) -> None:
     script = "hello();\n" * 200
     (page / "assets" / "app.js").write_text(script)
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
-        zipped = await raw(visitor, "/assets/app.js", **{"Accept-Encoding": "gzip, br"})
-        plain = await raw(visitor, "/assets/app.js", **{"Accept-Encoding": "identity"})
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
+        zipped = await fetch_raw(visitor, "/assets/app.js", **{"Accept-Encoding": "gzip, br"})
+        plain = await fetch_raw(visitor, "/assets/app.js", **{"Accept-Encoding": "identity"})
         assert zipped.headers["Content-Encoding"] == "gzip"
         assert gzip.decompress(zipped.ok) == plain.ok == script.encode()
         assert "Content-Encoding" not in plain.headers
@@ -115,23 +115,23 @@ async def test_files_come_compressed_to_those_who_can_read_it(tmp_path: Path, pa
 async def test_a_file_that_is_known_is_not_sent_again_until_it_changes(
     tmp_path: Path, page: Path
 ) -> None:
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
-        first = await raw(visitor, "/assets/app.js")
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
+        first = await fetch_raw(visitor, "/assets/app.js")
         known = {"If-None-Match": first.headers["ETag"]}
-        again = await raw(visitor, "/assets/app.js", **known)
+        again = await fetch_raw(visitor, "/assets/app.js", **known)
         assert (again.status, again.body) == (304, b"")
         assert again.headers["ETag"] == first.headers["ETag"]
         (page / "assets" / "app.js").write_text("changed()")
-        changed = await raw(visitor, "/assets/app.js", **known)
+        changed = await fetch_raw(visitor, "/assets/app.js", **known)
         assert changed.ok == b"changed()"
         assert changed.headers["ETag"] != first.headers["ETag"]
 
 
 @pytest.mark.req("relay.page.types")
 async def test_every_file_of_the_page_says_what_it_is(tmp_path: Path) -> None:
-    async with town(tmp_path / "data", static=PAGE) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=PAGE) as there:
+        visitor = await there.open_client()
         for path, kind in (
             ("/manifest.webmanifest", "application/manifest+json"),
             ("/app.js", "text/javascript; charset=utf-8"),
@@ -141,7 +141,7 @@ async def test_every_file_of_the_page_says_what_it_is(tmp_path: Path) -> None:
             ("/icons/crab-192.png", "image/png"),
             ("/", "text/html; charset=utf-8"),
         ):
-            got = await raw(visitor, path)
+            got = await fetch_raw(visitor, path)
             assert (got.status, got.headers["Content-Type"]) == (200, kind)
 
 
@@ -150,8 +150,8 @@ async def test_any_change_to_the_page_is_a_change_to_its_service_worker(
     tmp_path: Path, page: Path
 ) -> None:
     (page / "worker.js").write_text('const VERSION = "unversioned";')
-    async with town(tmp_path / "data", static=page) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=page) as there:
+        visitor = await there.open_client()
         first = (await visitor.get("/worker.js")).ok
         assert re.fullmatch(rb'const VERSION = "[0-9a-f]{16}";', first)
         assert (await visitor.get("/worker.js")).ok == first
@@ -159,7 +159,7 @@ async def test_any_change_to_the_page_is_a_change_to_its_service_worker(
         assert (await visitor.get("/worker.js")).ok != first
 
 
-def linked() -> list[str]:
+def find_links() -> list[str]:
     html = (PAGE / "index.html").read_text("utf-8")
     return re.findall(r'(?:href|src)="(/[^"]+)"', html)
 
@@ -167,8 +167,8 @@ def linked() -> list[str]:
 @pytest.mark.req("page.modules")
 def test_the_page_names_all_of_its_modules_and_sheets() -> None:
     index = (PAGE / "index.html").read_text("utf-8")
-    assert index == page_files.fresh(), "run python -m apps.web.page_files"
-    for path in linked():
+    assert index == page_files.render_index(), "run python -m apps.web.page_files"
+    for path in find_links():
         assert (PAGE / path[1:]).is_file(), path
 
 
@@ -182,11 +182,11 @@ def test_every_import_of_a_module_is_a_file_of_the_page() -> None:
 
 @pytest.mark.req("page.small")
 async def test_the_first_load_is_small(tmp_path: Path) -> None:
-    async with town(tmp_path / "data", static=PAGE) as there:
-        visitor = await there.stranger()
+    async with open_relay_world(tmp_path / "data", static=PAGE) as there:
+        visitor = await there.open_client()
         size = 0
-        for path in ("/", *linked()):
-            got = await raw(visitor, path, **{"Accept-Encoding": "gzip"})
+        for path in ("/", *find_links()):
+            got = await fetch_raw(visitor, path, **{"Accept-Encoding": "gzip"})
             size += len(got.ok)
     assert size <= FIRST_LOAD
 
@@ -226,7 +226,7 @@ def test_dark_is_the_same_whether_chosen_or_the_systems() -> None:
     assert dark == dict(values.findall(chosen.partition("@media")[0]))
     for ink, paper in INKS:
         for theme in (dict(values.findall(sheet.partition("@media")[0])), dark):
-            assert contrast(theme[f"--{ink}"], theme[f"--{paper}"]) >= 4.5, (ink, paper)
+            assert compute_contrast(theme[f"--{ink}"], theme[f"--{paper}"]) >= 4.5, (ink, paper)
 
 
 INKS = [
@@ -236,13 +236,13 @@ INKS = [
 ] + [("accent-text", "accent"), ("danger", "danger-soft"), ("ok", "ok-soft"), ("warn", "warn-soft")]
 
 
-def contrast(one: str, other: str) -> float:
+def compute_contrast(one: str, other: str) -> float:
     """As WCAG 2 counts it."""
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    lighter, darker = sorted((compute_luminance(one), compute_luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def luminance(colour: str) -> float:
+def compute_luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -252,9 +252,9 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.req("relay.cors")
 async def test_a_page_of_any_origin_may_ask_with_a_token(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        asked = await ada.ask("OPTIONS", "/v3/sessions/x/messages")
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        asked = await ada.request("OPTIONS", "/v3/sessions/x/messages")
         assert asked.status == 204
         for reply in (
             asked,

@@ -5,23 +5,23 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import Client, Person, town
-from crabtalk_web.relay import Limits
+from apps.web.tests.relay.people import RelayClient, RelayUser, open_relay_world
+from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import (
     PairingSecret,
-    approve_link,
+    approve_device_link,
     approve_with_content_key,
     approve_with_secret,
     to_base64,
 )
 
 
-async def ask(terminal: Client, secret: PairingSecret, **more: Any) -> Any:
+async def request_pairing(terminal: RelayClient, secret: PairingSecret, **more: Any) -> Any:
     key = to_base64(secret.public_key)
     return (await terminal.post("/v1/auth/request", publicKey=key, supportsV2=True, **more)).ok
 
 
-async def approve(ada: Person, secret: PairingSecret) -> int:
+async def approve_terminal(ada: RelayUser, secret: PairingSecret) -> int:
     content_key = ada.secret.content_keys.public
     reply = await ada.post(
         "/v1/auth/response",
@@ -31,21 +31,25 @@ async def approve(ada: Person, secret: PairingSecret) -> int:
     return reply.status
 
 
-async def status(ada: Client, secret: PairingSecret) -> Any:
+async def read_status(ada: RelayClient, secret: PairingSecret) -> Any:
     return (await ada.get("/v1/auth/request/status", publicKey=to_base64(secret.public_key))).ok
 
 
 @pytest.mark.req("relay.pairing.flow")
 async def test_a_terminal_is_let_in_by_a_device_that_looked_at_its_code(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, terminal, secret = await there.person(), await there.stranger(), PairingSecret()
-        assert (await status(ada, secret)) == {"status": "not_found", "supportsV2": False}
-        assert await ask(terminal, secret) == {"state": "requested"}
-        assert await ask(terminal, secret) == {"state": "requested"}
-        assert (await status(ada, secret)) == {"status": "pending", "supportsV2": True}
-        assert await approve(ada, secret) == 200
-        assert (await status(ada, secret))["status"] == "authorized"
-        granted = await ask(terminal, secret)
+    async with open_relay_world(tmp_path) as there:
+        ada, terminal, secret = (
+            await there.create_user(),
+            await there.open_client(),
+            PairingSecret(),
+        )
+        assert (await read_status(ada, secret)) == {"status": "not_found", "supportsV2": False}
+        assert await request_pairing(terminal, secret) == {"state": "requested"}
+        assert await request_pairing(terminal, secret) == {"state": "requested"}
+        assert (await read_status(ada, secret)) == {"status": "pending", "supportsV2": True}
+        assert await approve_terminal(ada, secret) == 200
+        assert (await read_status(ada, secret))["status"] == "authorized"
+        granted = await request_pairing(terminal, secret)
         assert granted["state"] == "authorized"
         approval = secret.open_approval(granted["response"])
         assert approval is not None
@@ -57,16 +61,20 @@ async def test_a_terminal_is_let_in_by_a_device_that_looked_at_its_code(tmp_path
 
 @pytest.mark.req("relay.pairing.sealed")
 async def test_the_token_comes_sealed_to_whoever_can_open_it(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, terminal, secret = await there.person(), await there.stranger(), PairingSecret()
-        await ask(terminal, secret, sealsToken=True)
-        await approve(ada, secret)
+    async with open_relay_world(tmp_path) as there:
+        ada, terminal, secret = (
+            await there.create_user(),
+            await there.open_client(),
+            PairingSecret(),
+        )
+        await request_pairing(terminal, secret, sealsToken=True)
+        await approve_terminal(ada, secret)
         # Somebody who has photographed the code asks first, and asks for it in clear.
-        eve = await there.stranger()
-        seen = await ask(eve, secret, sealsToken=False)
+        eve = await there.open_client()
+        seen = await request_pairing(eve, secret, sealsToken=False)
         assert "token" not in seen
         assert PairingSecret().open_token(seen["sealedToken"]) is None
-        granted = await ask(terminal, secret, sealsToken=True)
+        granted = await request_pairing(terminal, secret, sealsToken=True)
         token = secret.open_token(granted["sealedToken"])
         assert token is not None
         terminal.token = token
@@ -77,72 +85,84 @@ async def test_the_token_comes_sealed_to_whoever_can_open_it(tmp_path: Path) -> 
 
 @pytest.mark.req("relay.pairing.once")
 async def test_a_token_in_clear_is_handed_out_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, terminal, secret = await there.person(), await there.stranger(), PairingSecret()
-        await ask(terminal, secret)
-        await approve(ada, secret)
-        assert (await ask(terminal, secret))["token"]
+    async with open_relay_world(tmp_path) as there:
+        ada, terminal, secret = (
+            await there.create_user(),
+            await there.open_client(),
+            PairingSecret(),
+        )
+        await request_pairing(terminal, secret)
+        await approve_terminal(ada, secret)
+        assert (await request_pairing(terminal, secret))["token"]
         key = to_base64(secret.public_key)
-        again = await (await there.stranger()).post("/v1/auth/request", publicKey=key)
+        again = await (await there.open_client()).post("/v1/auth/request", publicKey=key)
         assert again.status == 410
         assert "revoke its device" in again.body["error"]
 
 
 @pytest.mark.req("relay.pairing.first")
 async def test_the_first_answer_counts(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve, terminal = await there.person(), await there.person(), await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        ada, eve, terminal = (
+            await there.create_user(),
+            await there.create_user(),
+            await there.open_client(),
+        )
         secret = PairingSecret()
-        await ask(terminal, secret)
-        assert await approve(ada, secret) == 200
-        assert await approve(eve, secret) == 200
-        approval = secret.open_approval((await ask(terminal, secret))["response"])
+        await request_pairing(terminal, secret)
+        assert await approve_terminal(ada, secret) == 200
+        assert await approve_terminal(eve, secret) == 200
+        approval = secret.open_approval((await request_pairing(terminal, secret))["response"])
         assert approval is not None
         assert approval.content_public_key == ada.secret.content_keys.public
 
 
 @pytest.mark.req("relay.pairing.expiry")
 async def test_a_request_is_forgotten_after_its_time(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(pairing=1e-3)) as there:
-        ada, terminal, secret = await there.person(), await there.stranger(), PairingSecret()
-        await ask(terminal, secret)
-        while (await status(ada, secret))["status"] != "not_found":
+    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as there:
+        ada, terminal, secret = (
+            await there.create_user(),
+            await there.open_client(),
+            PairingSecret(),
+        )
+        await request_pairing(terminal, secret)
+        while (await read_status(ada, secret))["status"] != "not_found":
             pass
-        assert await approve(ada, secret) == 404
-    assert Limits().pairing == 300
+        assert await approve_terminal(ada, secret) == 404
+    assert RelayLimits().pairing == 300
 
 
 @pytest.mark.req("relay.pairing.expiry")
 async def test_an_answer_that_was_not_fetched_in_time_is_forgotten_too(tmp_path: Path) -> None:
     secret = PairingSecret()
-    async with town(tmp_path) as there:
-        ada, terminal = await there.person(), await there.stranger()
-        await ask(terminal, secret)
-        await approve(ada, secret)
-    async with town(tmp_path, Limits(pairing=1e-3)) as there:
-        assert await ask(await there.stranger(), secret) == {"state": "requested"}
+    async with open_relay_world(tmp_path) as there:
+        ada, terminal = await there.create_user(), await there.open_client()
+        await request_pairing(terminal, secret)
+        await approve_terminal(ada, secret)
+    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as there:
+        assert await request_pairing(await there.open_client(), secret) == {"state": "requested"}
 
 
 @pytest.mark.req("relay.pairing.unknown")
 async def test_nobody_answers_what_was_not_asked(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        assert await approve(await there.person(), PairingSecret()) == 404
+    async with open_relay_world(tmp_path) as there:
+        assert await approve_terminal(await there.create_user(), PairingSecret()) == 404
 
 
 @pytest.mark.req("relay.pairing.link")
 async def test_a_device_links_another_one(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, tablet, secret = await there.person(), await there.stranger(), PairingSecret()
+    async with open_relay_world(tmp_path) as there:
+        ada, tablet, secret = await there.create_user(), await there.open_client(), PairingSecret()
         key = to_base64(secret.public_key)
         asked = await tablet.post("/v1/auth/account/request", publicKey=key)
         assert asked.ok == {"state": "requested"}
         # A request of one kind is not answered by the other.
-        assert await approve(ada, secret) == 404
+        assert await approve_terminal(ada, secret) == 404
         query = {"publicKey": key}
         terminals, accounts = "/v1/auth/request/status", "/v1/auth/account/request/status"
         assert (await ada.get(terminals, **query)).ok["status"] == "not_found"
         assert (await ada.get(accounts, **query)).ok["status"] == "pending"
-        answer = approve_link(secret.public_key, ada.secret.secret)
+        answer = approve_device_link(secret.public_key, ada.secret.secret)
         await ada.post("/v1/auth/account/response", publicKey=key, response=answer)
         assert (await tablet.get(accounts, **query)).ok["status"] == "authorized"
         granted = (await tablet.post("/v1/auth/account/request", publicKey=key)).ok
@@ -154,23 +174,27 @@ async def test_a_device_links_another_one(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.pairing.flow")
 async def test_the_old_way_shares_the_master_secret(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, terminal, secret = await there.person(), await there.stranger(), PairingSecret()
-        await ask(terminal, secret)
+    async with open_relay_world(tmp_path) as there:
+        ada, terminal, secret = (
+            await there.create_user(),
+            await there.open_client(),
+            PairingSecret(),
+        )
+        await request_pairing(terminal, secret)
         response = approve_with_secret(secret.public_key, ada.secret.secret)
         key = to_base64(secret.public_key)
         await ada.post("/v1/auth/response", publicKey=key, response=response)
-        approval = secret.open_approval((await ask(terminal, secret))["response"])
+        approval = secret.open_approval((await request_pairing(terminal, secret))["response"])
         assert approval is not None
         assert approval.master_secret == ada.secret.secret
 
 
 @pytest.mark.req("relay.limits.pairings")
 async def test_strangers_cannot_fill_the_relay_with_requests(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(pairings=2)) as there:
-        terminal = await there.stranger()
+    async with open_relay_world(tmp_path, RelayLimits(pairings=2)) as there:
+        terminal = await there.open_client()
         for _ in range(2):
-            await ask(terminal, PairingSecret())
+            await request_pairing(terminal, PairingSecret())
         key = to_base64(PairingSecret().public_key)
         refused = await terminal.post("/v1/auth/request", publicKey=key)
         assert refused.status == 503

@@ -12,27 +12,33 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apps.web.tests.gateway.command import called, running
-from apps.web.tests.relay.people import Client, Person, Refused, Town, town
-from apps.web.tests.relay.processes import relay_process
+from apps.web.tests.gateway.command import run_web_command, start_web_command
+from apps.web.tests.relay.people import (
+    RefusedConnection,
+    RelayClient,
+    RelayUser,
+    RelayWorld,
+    open_relay_world,
+)
+from apps.web.tests.relay.processes import run_relay_process
 from crabtalk_web.relay import (
-    Limits,
-    Relay,
     RelayConfig,
     RelayConfigError,
+    RelayLimits,
+    RelayServer,
     administration,
     registration,
 )
 from crabtalk_web.relay.addresses import TrustedProxies
-from crabtalk_web.relay.administration import invite_lifetime
+from crabtalk_web.relay.administration import compute_invite_expiry
 from crabtalk_web.relay.limits import read_limits
-from crabtalk_web.relay.schema import MIGRATIONS, migrate
+from crabtalk_web.relay.schema import MIGRATIONS, migrate_database
 from crabtalk_web.sealing import MasterSecret, new_key, to_base64
 
 HOUR = 3600.0
 
 
-def login(secret: MasterSecret, **more: Any) -> dict[str, Any]:
+def build_login(secret: MasterSecret, **more: Any) -> dict[str, Any]:
     challenge = os.urandom(32)
     return {
         "publicKey": to_base64(secret.account_key),
@@ -42,14 +48,16 @@ def login(secret: MasterSecret, **more: Any) -> dict[str, Any]:
     }
 
 
-async def register(client: Client, secret: MasterSecret | None = None, **more: Any) -> Any:
-    return await client.post("/v1/auth", **login(secret or MasterSecret(new_key()), **more))
+async def register_account(
+    client: RelayClient, secret: MasterSecret | None = None, **more: Any
+) -> Any:
+    return await client.post("/v1/auth", **build_login(secret or MasterSecret(new_key()), **more))
 
 
-async def register_from(client: Client, address: str) -> int:
+async def register_from_address(client: RelayClient, address: str) -> int:
     """As a proxy would pass it on."""
-    body = login(MasterSecret(new_key()))
-    reply = await client.ask("POST", "/v1/auth", body, headers={"X-Forwarded-For": address})
+    body = build_login(MasterSecret(new_key()))
+    reply = await client.request("POST", "/v1/auth", body, headers={"X-Forwarded-For": address})
     return reply.status
 
 
@@ -83,46 +91,46 @@ def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_pa
 
 @pytest.mark.req("relay.registration.closed")
 async def test_a_closed_relay_takes_no_new_account_and_knows_its_own(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-    async with town(tmp_path, registration="closed") as there:
-        stranger = await there.stranger()
-        refused = await register(stranger)
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+    async with open_relay_world(tmp_path, registration="closed") as there:
+        stranger = await there.open_client()
+        refused = await register_account(stranger)
         assert refused.status == 403
         assert refused.body["code"] == "registration-closed"
         assert "ask whoever runs it" in refused.body["error"]
-        assert (await register(stranger, ada.secret)).status == 200
+        assert (await register_account(stranger, ada.secret)).status == 200
 
 
 @pytest.mark.req("relay.registration.invite")
 async def test_an_invite_lets_as_many_in_as_it_says_and_for_so_long(tmp_path: Path) -> None:
-    async with town(tmp_path, registration="invite") as there:
-        stranger = await there.stranger()
-        refused = await register(stranger)
+    async with open_relay_world(tmp_path, registration="invite") as there:
+        stranger = await there.open_client()
+        refused = await register_account(stranger)
         assert (refused.status, refused.body["code"]) == (403, "invite-needed")
         code = await there.relay.create_invite(2, HOUR)
         ada = MasterSecret(new_key())
-        assert (await register(stranger, ada, invite=f" {code.lower()} ")).status == 200
+        assert (await register_account(stranger, ada, invite=f" {code.lower()} ")).status == 200
         # Who has an account needs none, and uses none up.
-        assert (await register(stranger, ada, invite=code)).status == 200
-        assert (await register(stranger, ada)).status == 200
-        assert (await register(stranger, invite=code)).status == 200
-        again = await register(stranger, invite=code)
+        assert (await register_account(stranger, ada, invite=code)).status == 200
+        assert (await register_account(stranger, ada)).status == 200
+        assert (await register_account(stranger, invite=code)).status == 200
+        again = await register_account(stranger, invite=code)
         assert (again.status, again.body["code"]) == (403, "invite-needed")
         assert "used up" in again.body["error"]
-        late = await there.relay.core.database.write(
-            registration.create_invite, 1, invite_lifetime(-1)
+        late = await there.relay.context.database.write(
+            registration.create_invite, 1, compute_invite_expiry(-1)
         )
-        assert (await register(stranger, invite=late)).status == 403
-        assert (await register(stranger, invite="x" * 1000)).status == 400
+        assert (await register_account(stranger, invite=late)).status == 403
+        assert (await register_account(stranger, invite="x" * 1000)).status == 400
 
 
 @pytest.mark.req("relay.registration.invite")
 async def test_two_who_come_at_once_with_one_invite_get_one_account(tmp_path: Path) -> None:
-    async with town(tmp_path, registration="invite") as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path, registration="invite") as there:
+        stranger = await there.open_client()
         code = await there.relay.create_invite(1, HOUR)
-        replies = await asyncio.gather(*(register(stranger, invite=code) for _ in range(8)))
+        replies = await asyncio.gather(*(register_account(stranger, invite=code) for _ in range(8)))
         assert sorted(reply.status for reply in replies) == [200] + 7 * [403]
 
 
@@ -130,36 +138,42 @@ async def test_two_who_come_at_once_with_one_invite_get_one_account(tmp_path: Pa
 async def test_invites_are_created_listed_and_revoked_while_a_relay_runs(tmp_path: Path) -> None:
     home = tmp_path / "home"
     words = ("relay", "--home", home, "--port", "0", "--registration", "invite")
-    async with running(tmp_path / "log", *words) as relay:
-        url = (await relay.until("http://.*"))[0]
-        await relay.until("New accounts need an invite")
+    async with start_web_command(tmp_path / "log", *words) as relay:
+        url = (await relay.wait_for_line("http://.*"))[0]
+        await relay.wait_for_line("New accounts need an invite")
         made = json.loads(
             (
-                await called("relay", "invites", "create", "--uses", "2", "--home", home, "--json")
-            ).answer
+                await run_web_command(
+                    "relay", "invites", "create", "--uses", "2", "--home", home, "--json"
+                )
+            ).output
         )
-        async with relay_client(url) as stranger:
-            assert (await register(stranger)).status == 403
-            assert (await register(stranger, invite=made["invite"])).status == 200
+        async with open_relay_client(url) as stranger:
+            assert (await register_account(stranger)).status == 403
+            assert (await register_account(stranger, invite=made["invite"])).status == 200
             listed = json.loads(
-                (await called("relay", "--home", home, "invites", "list", "--json")).answer
+                (await run_web_command("relay", "--home", home, "invites", "list", "--json")).output
             )
             (one,) = listed["invites"]
             assert (one["usesLeft"], one["used"]) == (1, 1)
             assert made["invite"] not in json.dumps(listed)
-            assert (await called("relay", "invites", "revoke", one["id"], "--home", home)).answer
-            assert (await register(stranger, invite=made["invite"])).status == 403
-        gone = await called("relay", "invites", "revoke", one["id"], "--home", home)
+            assert (
+                await run_web_command("relay", "invites", "revoke", one["id"], "--home", home)
+            ).output
+            assert (await register_account(stranger, invite=made["invite"])).status == 403
+        gone = await run_web_command("relay", "invites", "revoke", one["id"], "--home", home)
         assert gone.code == 1
         assert "relay invites list" in gone.err
-        odd = await called("relay", "invites", "create", "--expires", "soon", "--home", home)
+        odd = await run_web_command(
+            "relay", "invites", "create", "--expires", "soon", "--home", home
+        )
         assert odd.code == 2
 
 
 @asynccontextmanager
-async def relay_client(url: str) -> AsyncIterator[Client]:
+async def open_relay_client(url: str) -> AsyncIterator[RelayClient]:
     async with aiohttp.ClientSession(url) as http:
-        yield Client(http)
+        yield RelayClient(http)
 
 
 # ── Accounts ────────────────────────────────────────────────────────────────────────────────────
@@ -170,82 +184,92 @@ async def test_an_account_is_listed_with_what_it_has_and_removed_while_the_relay
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
-    async with town(data) as there:
-        ada, bob = await there.person(), await there.person()
-        session = await ada.session()
-        await ada.say(session, *(f"word {number}" for number in range(50)))
+    async with open_relay_world(data) as there:
+        ada, bob = await there.create_user(), await there.create_user()
+        session = await ada.create_session()
+        await ada.send_messages(session, *(f"word {number}" for number in range(50)))
         upload = await ada.post(f"/v1/sessions/{session}/attachments/request-upload", size=7)
         path = upload.ok["uploadUrl"].removeprefix(there.url)
-        await ada.ask("PUT", path, data=b"sealed!")
-        await bob.say(await bob.session(), "mine")
+        await ada.request("PUT", path, data=b"sealed!")
+        await bob.send_messages(await bob.create_session(), "mine")
         listed = json.loads(
-            (await called("relay", "accounts", "list", "--data", data, "--json")).answer
+            (await run_web_command("relay", "accounts", "list", "--data", data, "--json")).output
         )["accounts"]
         (one,) = [account for account in listed if account["messages"] == 50]
         sizes = await asyncio.to_thread(
-            ask, data, "SELECT sum(size) FROM sizes WHERE account = (SELECT min(id) FROM accounts)"
+            query_number,
+            data,
+            "SELECT sum(size) FROM sizes WHERE account = (SELECT min(id) FROM accounts)",
         )
         assert one["sessions"] == 1
         assert one["bytes"] == sizes + 7
         assert one["lastSeenAt"] >= one["createdAt"] > 0
-        assert one["id"] in (await called("relay", "accounts", "list", "--data", data)).answer
+        assert (
+            one["id"] in (await run_web_command("relay", "accounts", "list", "--data", data)).output
+        )
         listener = await ada.connect(clientType="user-scoped")
-        assert (await called("relay", "accounts", "remove", one["id"], "--data", data)).answer
+        assert (
+            await run_web_command("relay", "accounts", "remove", one["id"], "--data", data)
+        ).output
         async with asyncio.timeout(10):
             while listener.io.connected:
                 await asyncio.sleep(0.02)
         assert (await ada.get("/v1/sessions")).status == 401
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedConnection):
             await ada.connect(clientType="user-scoped")
         assert list((data / "blobs").glob("??/*")) == []
         left = "SELECT count(*) FROM messages WHERE session = 1"
-        assert await asyncio.to_thread(ask, data, left) == 0
-        assert await asyncio.to_thread(ask, data, "SELECT count(*) FROM sessions") == 1
+        assert await asyncio.to_thread(query_number, data, left) == 0
+        assert await asyncio.to_thread(query_number, data, "SELECT count(*) FROM sessions") == 1
         assert len((await bob.get("/v1/sessions")).ok["sessions"]) == 1
         # The same key may come again, and has nothing.
         await ada.log_in()
         assert (await ada.get("/v1/sessions")).ok["sessions"] == []
-        gone = await called("relay", "accounts", "remove", one["id"], "--data", data)
+        gone = await run_web_command("relay", "accounts", "remove", one["id"], "--data", data)
         assert gone.code == 1
         assert "relay accounts list" in gone.err
-    nowhere = await called("relay", "accounts", "list", "--data", tmp_path / "nowhere")
+    nowhere = await run_web_command("relay", "accounts", "list", "--data", tmp_path / "nowhere")
     assert nowhere.code == 1
     assert "there is no relay" in nowhere.err
 
 
-def ask(data: Path, query: str) -> int:
+def query_number(data: Path, query: str) -> int:
     with sqlite3.connect(data / "relay.db") as db:
         return int(db.execute(query).fetchone()[0])
 
 
 @pytest.mark.req("relay.accounts.flood")
 async def test_a_thousand_accounts_in_a_second_lock_nobody_out(tmp_path: Path) -> None:
-    limits = Limits(strangers_requests=10_000)
-    async with town(tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)) as there:
-        ada = await there.person()
-        flood = await there.stranger()
-        statuses = await asyncio.gather(*(register_from(flood, "203.0.113.9") for _ in range(1000)))
+    limits = RelayLimits(strangers_requests=10_000)
+    async with open_relay_world(
+        tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)
+    ) as there:
+        ada = await there.create_user()
+        flood = await there.open_client()
+        statuses = await asyncio.gather(
+            *(register_from_address(flood, "203.0.113.9") for _ in range(1000))
+        )
         assert statuses.count(200) == limits.accounts_an_hour
         assert statuses.count(429) == 1000 - limits.accounts_an_hour
         # Others make accounts, and whoever has one logs in, from that address too.
-        assert await register_from(flood, "198.51.100.7") == 200
-        body = login(ada.secret)
+        assert await register_from_address(flood, "198.51.100.7") == 200
+        body = build_login(ada.secret)
         headers = {"X-Forwarded-For": "203.0.113.9"}
-        assert (await flood.ask("POST", "/v1/auth", body, headers=headers)).status == 200
+        assert (await flood.request("POST", "/v1/auth", body, headers=headers)).status == 200
 
 
 @pytest.mark.req("relay.accounts.flood")
 async def test_accounts_that_nobody_uses_make_room_for_others(tmp_path: Path) -> None:
-    limits = Limits(accounts=3, unused_account=0.2)
-    async with town(tmp_path, limits) as there:
-        ada, idle, other = [await there.person() for _ in range(3)]
-        await ada.session()
-        refused = await register(await there.stranger())
+    limits = RelayLimits(accounts=3, unused_account=0.2)
+    async with open_relay_world(tmp_path, limits) as there:
+        ada, idle, other = [await there.create_user() for _ in range(3)]
+        await ada.create_session()
+        refused = await register_account(await there.open_client())
         assert refused.status == 403
         assert "takes no more accounts" in refused.body["error"]
         await asyncio.sleep(0.3)
-        new = await there.person()
-        await new.session()
+        new = await there.create_user()
+        await new.create_session()
         async with asyncio.timeout(10):
             while (await idle.get("/v1/sessions")).status != 401:
                 await asyncio.sleep(0.05)
@@ -258,50 +282,57 @@ async def test_accounts_that_nobody_uses_make_room_for_others(tmp_path: Path) ->
 
 async def test_a_running_relay_forgets_removals_that_it_has_acted_on(tmp_path: Path) -> None:
     query = "SELECT count(*) FROM removals"
-    async with Relay(RelayConfig(tmp_path, port=0)) as relay, relay_client(relay.url) as client:
+    async with (
+        RelayServer(RelayConfig(tmp_path, port=0)) as relay,
+        open_relay_client(relay.url) as client,
+    ):
         for _ in range(3):
-            assert (await register(client)).status == 200
+            assert (await register_account(client)).status == 200
         with administration.open_database(tmp_path) as db:
             for one in administration.list_accounts(db):
                 assert administration.remove_account(db, tmp_path, one["id"])
-        assert await asyncio.to_thread(ask, tmp_path, query) == 3
+        assert await asyncio.to_thread(query_number, tmp_path, query) == 3
         async with asyncio.timeout(10):
-            while await asyncio.to_thread(ask, tmp_path, query):
-                await relay.clean()
+            while await asyncio.to_thread(query_number, tmp_path, query):
+                await relay.remove_expired()
                 await asyncio.sleep(0.05)
-        assert (await register(client)).status == 200
+        assert (await register_account(client)).status == 200
 
 
-async def quota_town(there: Town) -> tuple[Person, str]:
-    ada = await there.person()
-    return ada, await ada.session()
+async def create_user_with_session(there: RelayWorld) -> tuple[RelayUser, str]:
+    ada = await there.create_user()
+    return ada, await ada.create_session()
 
 
 @pytest.mark.req("relay.quota")
 async def test_an_account_keeps_so_many_messages_and_bytes_and_deleting_makes_room(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(account_messages=10, account_bytes=4000)
-    async with town(tmp_path, limits) as there:
-        ada, session = await quota_town(there)
+    limits = RelayLimits(account_messages=10, account_bytes=4000)
+    async with open_relay_world(tmp_path, limits) as there:
+        ada, session = await create_user_with_session(there)
         path = f"/v3/sessions/{session}/messages"
-        await ada.say(session, *map(str, range(8)))
-        many = await ada.post(path, messages=[ada.message("x", f"y{n}") for n in range(3)])
+        await ada.send_messages(session, *map(str, range(8)))
+        many = await ada.post(path, messages=[ada.build_message("x", f"y{n}") for n in range(3)])
         assert many.status == 413
         assert "may keep 10 messages; delete sessions" in many.body["error"]
         # What it has already is answered, though there is no room for more.
-        await ada.say(session, "8", "9")
-        assert len(await ada.say(session, "9")) == 1
-        assert len(await ada.read(session)) == 10
+        await ada.send_messages(session, "8", "9")
+        assert len(await ada.send_messages(session, "9")) == 1
+        assert len(await ada.read_messages(session)) == 10
         socket = await ada.connect(clientType="user-scoped")
-        sent = {"sid": session, "message": ada.message("x", "z")["content"], "localId": "z"}
+        sent = {"sid": session, "message": ada.build_message("x", "z")["content"], "localId": "z"}
         assert "may keep 10 messages" in (await socket.call("message", sent))["message"]
-        other = await ada.session("other")
+        other = await ada.create_session("other")
         assert (await ada.delete(f"/v1/sessions/{session}")).status == 200
-        large = await ada.post(f"/v3/sessions/{other}/messages", messages=[big(ada, 5000)])
+        large = await ada.post(
+            f"/v3/sessions/{other}/messages", messages=[build_big_message(ada, 5000)]
+        )
         assert large.status == 413
         assert "may keep 4000 bytes" in large.body["error"]
-        fits = await ada.post(f"/v3/sessions/{other}/messages", messages=[big(ada, 1500)])
+        fits = await ada.post(
+            f"/v3/sessions/{other}/messages", messages=[build_big_message(ada, 1500)]
+        )
         assert fits.status == 200
         value = to_base64(b"x" * 3000)
         pair = {"key": "k", "value": value, "version": -1}
@@ -314,8 +345,8 @@ async def test_an_account_keeps_so_many_messages_and_bytes_and_deleting_makes_ro
 
 @pytest.mark.req("relay.quota")
 async def test_many_empty_records_use_up_the_quota_as_well(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(account_bytes=4000)) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path, RelayLimits(account_bytes=4000)) as there:
+        ada = await there.create_user()
         kept = 0
         for number in range(50):
             pair = {"key": f"{number}" + "k" * 300, "value": None, "version": -1}
@@ -325,17 +356,19 @@ async def test_many_empty_records_use_up_the_quota_as_well(tmp_path: Path) -> No
         assert (await ada.post("/v1/artifacts", id="a", **artifact)).status == 413
 
 
-def big(ada: Person, size: int) -> dict[str, str]:
-    return ada.message("x" * size, f"big {size}")
+def build_big_message(ada: RelayUser, size: int) -> dict[str, str]:
+    return ada.build_message("x" * size, f"big {size}")
 
 
 @pytest.mark.req("relay.quota")
 async def test_an_account_has_so_many_sessions_and_machines(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(account_sessions=2, account_machines=1)) as there:
-        ada = await there.person()
-        await ada.session("one")
-        await ada.session("two")
-        await ada.session("one")  # there already
+    async with open_relay_world(
+        tmp_path, RelayLimits(account_sessions=2, account_machines=1)
+    ) as there:
+        ada = await there.create_user()
+        await ada.create_session("one")
+        await ada.create_session("two")
+        await ada.create_session("one")  # there already
         body = {"tag": "three", "metadata": ada.sealer.seal({})}
         refused = await ada.post("/v1/sessions", **body)
         assert (refused.status, "at most 2 sessions" in refused.body["error"]) == (413, True)
@@ -347,9 +380,11 @@ async def test_an_account_has_so_many_sessions_and_machines(tmp_path: Path) -> N
 
 @pytest.mark.req("relay.quota")
 async def test_sockets_without_a_token_are_bounded_by_address(tmp_path: Path) -> None:
-    limits = Limits(strangers_sockets=2)
-    async with town(tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)) as there:
-        ada, stranger = await there.person(), await there.stranger()
+    limits = RelayLimits(strangers_sockets=2)
+    async with open_relay_world(
+        tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)
+    ) as there:
+        ada, stranger = await there.create_user(), await there.open_client()
         path = "/v1/updates/?EIO=4&transport=websocket"
         silent = [await stranger.http.ws_connect(path) for _ in range(2)]
         refused = await stranger.get(path, EIO="4", transport="websocket")
@@ -376,7 +411,7 @@ def test_bounds_are_read_from_a_file_and_a_mistake_is_named() -> None:
 @pytest.mark.req("relay.quota")
 async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "relay.db", isolation_level=None) as db:
-        migrate(db, MIGRATIONS[:1])
+        migrate_database(db, MIGRATIONS[:1])
         db.execute("INSERT INTO accounts (id, public_key, created_at) VALUES ('a', x'00', 1)")
         db.execute(
             "INSERT INTO sessions (no, id, account, tag, seq, metadata, active_at, created_at,"
@@ -386,22 +421,26 @@ async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_p
             db.execute("INSERT INTO messages VALUES (1, ?, ?, NULL, x'0000', 1)", (seq, str(seq)))
         db.execute("INSERT INTO pairs VALUES ('a', 'k', x'000000', 0)")
     db.close()
-    async with Relay(RelayConfig(tmp_path, port=0)):
+    async with RelayServer(RelayConfig(tmp_path, port=0)):
         pass
     (one,) = json.loads(
-        (await called("relay", "accounts", "list", "--data", tmp_path, "--json")).answer
+        (await run_web_command("relay", "accounts", "list", "--data", tmp_path, "--json")).output
     )["accounts"]
     assert (one["messages"], one["bytes"], one["sessions"]) == (2, 109, 1)
 
 
 @pytest.mark.req("relay.quota")
 async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session, other, machine = await ada.session(), await ada.session("b"), await ada.machine()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session, other, machine = (
+            await ada.create_session(),
+            await ada.create_session("b"),
+            await ada.create_machine(),
+        )
         socket = await ada.connect(clientType="user-scoped")
-        await ada.say(session, "one", "two", "two")
-        await ada.say(other, "three")
+        await ada.send_messages(session, "one", "two", "two")
+        await ada.send_messages(other, "three")
         for number, value in enumerate(("a" * 50, "b")):
             sealed = ada.sealer.seal(value)
             told = {"sid": session, "metadata": sealed, "expectedVersion": number}
@@ -424,18 +463,18 @@ async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path
         await check_counts(tmp_path)
         assert (await ada.delete(f"/v1/machines/{machine}")).status == 200
         await check_counts(tmp_path)
-        assert await asyncio.to_thread(ask, tmp_path, "SELECT messages FROM accounts") == 1
+        assert await asyncio.to_thread(query_number, tmp_path, "SELECT messages FROM accounts") == 1
 
 
 async def check_counts(data: Path) -> None:
-    counted = await asyncio.to_thread(ask, data, "SELECT bytes FROM accounts")
-    there = await asyncio.to_thread(ask, data, "SELECT sum(size) FROM sizes")
-    kept = await asyncio.to_thread(ask, data, "SELECT sum(bytes) FROM sessions")
+    counted = await asyncio.to_thread(query_number, data, "SELECT bytes FROM accounts")
+    there = await asyncio.to_thread(query_number, data, "SELECT sum(size) FROM sizes")
+    kept = await asyncio.to_thread(query_number, data, "SELECT sum(bytes) FROM sessions")
     messages = await asyncio.to_thread(
-        ask, data, "SELECT coalesce(sum(length(content)), 0) FROM messages"
+        query_number, data, "SELECT coalesce(sum(length(content)), 0) FROM messages"
     )
     keys = await asyncio.to_thread(
-        ask, data, "SELECT coalesce(sum(length(data)), 0) FROM access_keys"
+        query_number, data, "SELECT coalesce(sum(length(data)), 0) FROM access_keys"
     )
     assert (counted, kept) == (there, messages + keys)
 
@@ -475,21 +514,21 @@ def test_the_rightmost_hop_that_is_no_trusted_proxy_is_the_client(
 async def test_people_behind_a_proxy_are_told_apart_and_others_cannot_pretend(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(strangers_requests=3)
+    limits = RelayLimits(strangers_requests=3)
 
-    async def ask_from(client: Client, address: str) -> int:
+    async def ask_from(client: RelayClient, address: str) -> int:
         headers = {"X-Forwarded-For": address}
-        return (await client.ask("POST", "/v1/auth/nonce", {}, headers=headers)).status
+        return (await client.request("POST", "/v1/auth/nonce", {}, headers=headers)).status
 
-    async with town(
+    async with open_relay_world(
         tmp_path / "one", limits, registration="open", trusted_proxies=("127.0.0.0/8",)
     ) as there:
-        proxy = await there.stranger()
+        proxy = await there.open_client()
         assert [await ask_from(proxy, "198.51.100.1") for _ in range(4)] == [200, 200, 200, 429]
         assert await ask_from(proxy, "198.51.100.2") == 200
         assert await ask_from(proxy, "9.9.9.9, 198.51.100.1") == 429
-    async with town(tmp_path / "two", limits) as there:
-        liar = await there.stranger()
+    async with open_relay_world(tmp_path / "two", limits) as there:
+        liar = await there.open_client()
         found = [await ask_from(liar, f"198.51.100.{number}") for number in range(4)]
         assert found == [200, 200, 200, 429]
 
@@ -504,6 +543,6 @@ async def test_a_proxy_that_is_none_is_named_and_one_that_is_not_named_is_mentio
     assert any("trusted_proxies" in notice for notice in config.notices())
     options = ("--registration", "closed", "--trusted-proxy", "10.0.0.0/8")
     log = tmp_path / "log"
-    async with relay_process(tmp_path / "data", *options, log=log):
+    async with run_relay_process(tmp_path / "data", *options, log=log):
         pass
     assert "No new accounts are taken." in log.read_text()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import Listener, Town, town
-from crabtalk_web.relay import Limits
+from apps.web.tests.relay.people import RelayWorld, SocketListener, open_relay_world
+from crabtalk_web.relay import RelayLimits
 
 
-async def serve(gateway: Listener, method: str, answer: Any) -> list[Any]:
+async def serve_method(gateway: SocketListener, method: str, answer: Any) -> list[Any]:
     """Registers, and answers with what `answer` says; the requests it had."""
     requests: list[Any] = []
 
@@ -21,27 +21,27 @@ async def serve(gateway: Listener, method: str, answer: Any) -> list[Any]:
 
     gateway.io.on("rpc-request", on_request)
     await gateway.emit("rpc-register", {"method": method})
-    await gateway.until(lambda name, it: name == "rpc-registered" and it["method"] == method)
+    await gateway.wait_for(lambda name, it: name == "rpc-registered" and it["method"] == method)
     return requests
 
 
-async def echo(request: Any) -> Any:
+async def echo_params(request: Any) -> Any:
     return request["params"]
 
 
-async def pair(there: Town) -> tuple[Listener, Listener, str]:
-    ada = await there.person()
-    session = await ada.session()
+async def connect_both_sides(there: RelayWorld) -> tuple[SocketListener, SocketListener, str]:
+    ada = await there.create_user()
+    session = await ada.create_session()
     gateway = await ada.connect(clientType="session-scoped", sessionId=session)
     return await ada.connect(), gateway, session
 
 
 @pytest.mark.req("relay.rpc.call")
 async def test_a_call_reaches_who_registered_and_its_answer_comes_back(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        phone, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path) as there:
+        phone, gateway, session = await connect_both_sides(there)
         method = f"{session}:abort"
-        requests = await serve(gateway, method, echo)
+        requests = await serve_method(gateway, method, echo_params)
         answer = await phone.call("rpc-call", {"method": method, "params": "c2VhbGVk"})
         assert answer == {"ok": True, "result": "c2VhbGVk"}
         assert requests == [{"method": method, "params": "c2VhbGVk"}]
@@ -50,8 +50,8 @@ async def test_a_call_reaches_who_registered_and_its_answer_comes_back(tmp_path:
 @pytest.mark.req("relay.rpc.absent")
 @pytest.mark.clock
 async def test_a_call_to_nobody_fails_at_once(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(rpc_absent=30)) as there:
-        phone = await (await there.person()).connect()
+    async with open_relay_world(tmp_path, RelayLimits(rpc_absent=30)) as there:
+        phone = await (await there.create_user()).connect()
         start = time.monotonic()
         answer = await phone.call("rpc-call", {"method": "none:abort", "params": ""})
         assert answer == {"ok": False, "error": "RPC method not available"}
@@ -60,42 +60,42 @@ async def test_a_call_to_nobody_fails_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.rpc.absent")
 async def test_a_call_waits_a_moment_for_one_that_reconnects(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(rpc_absent=30)) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path, RelayLimits(rpc_absent=30)) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         phone = await ada.connect()
         method = f"{session}:abort"
         gateway = await ada.connect(clientType="session-scoped", sessionId=session)
-        await serve(gateway, method, echo)
+        await serve_method(gateway, method, echo_params)
         await gateway.io.disconnect()
         while there.relay.statistics()["sockets"] > 1:
             await asyncio.sleep(0)
         call = asyncio.ensure_future(phone.call("rpc-call", {"method": method, "params": "eA=="}))
         again = await ada.connect(clientType="session-scoped", sessionId=session)
         assert not call.done()
-        await serve(again, method, echo)
+        await serve_method(again, method, echo_params)
         assert await call == {"ok": True, "result": "eA=="}
 
 
 @pytest.mark.req("relay.rpc.absent")
 async def test_it_waits_no_longer_than_that(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(rpc_absent=0.1)) as there:
-        phone, _, session = await pair(there)
+    async with open_relay_world(tmp_path, RelayLimits(rpc_absent=0.1)) as there:
+        phone, _, session = await connect_both_sides(there)
         answer = await phone.call("rpc-call", {"method": f"{session}:none", "params": ""})
         assert answer == {"ok": False, "error": "RPC method not available"}
 
 
 @pytest.mark.req("relay.rpc.gone")
 async def test_a_call_fails_when_the_other_side_leaves(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        phone, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path) as there:
+        phone, gateway, session = await connect_both_sides(there)
         asked = asyncio.Event()
 
         async def never(_: Any) -> None:
             asked.set()
             await asyncio.Event().wait()
 
-        await serve(gateway, f"{session}:slow", never)
+        await serve_method(gateway, f"{session}:slow", never)
         call = asyncio.ensure_future(
             phone.call("rpc-call", {"method": f"{session}:slow", "params": ""})
         )
@@ -108,13 +108,13 @@ async def test_a_call_fails_when_the_other_side_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.rpc.timeout")
 async def test_a_call_has_its_time(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(rpc_timeout=0.05)) as there:
-        phone, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path, RelayLimits(rpc_timeout=0.05)) as there:
+        phone, gateway, session = await connect_both_sides(there)
 
         async def never(_: Any) -> None:
             await asyncio.Event().wait()
 
-        await serve(gateway, f"{session}:slow", never)
+        await serve_method(gateway, f"{session}:slow", never)
         answer = await phone.call("rpc-call", {"method": f"{session}:slow", "params": ""})
         assert answer["ok"] is False
         assert "no answer" in answer["error"]
@@ -122,34 +122,36 @@ async def test_a_call_has_its_time(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.rpc.same")
 async def test_nobody_calls_themselves(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        phone, _, session = await pair(there)
-        await serve(phone, f"{session}:x", echo)
+    async with open_relay_world(tmp_path) as there:
+        phone, _, session = await connect_both_sides(there)
+        await serve_method(phone, f"{session}:x", echo_params)
         answer = await phone.call("rpc-call", {"method": f"{session}:x", "params": ""})
         assert answer == {"ok": False, "error": "Cannot call RPC on the same socket"}
 
 
 @pytest.mark.req("relay.rpc.newest")
 async def test_who_registered_last_is_asked(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         phone, old, new = await ada.connect(), await ada.connect(), await ada.connect()
-        first, second = [await serve(each, f"{session}:x", echo) for each in (old, new)]
+        first, second = [
+            await serve_method(each, f"{session}:x", echo_params) for each in (old, new)
+        ]
         await phone.call("rpc-call", {"method": f"{session}:x", "params": ""})
         assert (len(first), len(second)) == (0, 1)
         await new.emit("rpc-unregister", {"method": f"{session}:x"})
-        await new.until(lambda name, _: name == "rpc-unregistered")
+        await new.wait_for(lambda name, _: name == "rpc-unregistered")
         await phone.call("rpc-call", {"method": f"{session}:x", "params": ""})
         assert (len(first), len(second)) == (1, 1)
 
 
 @pytest.mark.req("relay.owner")
 async def test_methods_are_an_accounts_own(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        _, gateway, session = await pair(there)
-        requests = await serve(gateway, f"{session}:x", echo)
-        eve = await (await there.person()).connect()
+    async with open_relay_world(tmp_path) as there:
+        _, gateway, session = await connect_both_sides(there)
+        requests = await serve_method(gateway, f"{session}:x", echo_params)
+        eve = await (await there.create_user()).connect()
         answer = await eve.call("rpc-call", {"method": f"{session}:x", "params": ""})
         assert answer["ok"] is False
         assert requests == []
@@ -157,14 +159,14 @@ async def test_methods_are_an_accounts_own(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.rpc.large")
 async def test_an_answer_that_is_too_large_is_refused_and_the_socket_lives(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(rpc=2_000_000)) as there:
-        phone, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path, RelayLimits(rpc=2_000_000)) as there:
+        phone, gateway, session = await connect_both_sides(there)
 
         async def large(request: Any) -> str:
             return "A" * int(request["params"])
 
         method = f"{session}:read"
-        await serve(gateway, method, large)
+        await serve_method(gateway, method, large)
         fits = await phone.call("rpc-call", {"method": method, "params": "1900000"})
         assert len(fits["result"]) == 1_900_000
         refused = await phone.call("rpc-call", {"method": method, "params": "2100000"})
@@ -177,27 +179,27 @@ async def test_an_answer_that_is_too_large_is_refused_and_the_socket_lives(tmp_p
 
 @pytest.mark.req("relay.limits.methods")
 async def test_what_a_socket_offers_to_answer_is_bounded(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(methods=2)) as there:
-        _, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path, RelayLimits(methods=2)) as there:
+        _, gateway, session = await connect_both_sides(there)
         for name in ("a", "b", "a", "c"):
             await gateway.emit("rpc-register", {"method": f"{session}:{name}"})
-        refused = await gateway.until(lambda name, it: name == "rpc-error")
+        refused = await gateway.wait_for(lambda name, it: name == "rpc-error")
         assert "at most 2 methods" in refused["error"]
-        told = [it["method"] for name, it in gateway.told if name == "rpc-registered"]
+        told = [it["method"] for name, it in gateway.events if name == "rpc-registered"]
         assert told == [f"{session}:a", f"{session}:b", f"{session}:a"]
 
 
 @pytest.mark.req("relay.limits.calls")
 async def test_calls_at_once_are_bounded(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(socket_events=2)) as there:
-        phone, gateway, session = await pair(there)
+    async with open_relay_world(tmp_path, RelayLimits(socket_events=2)) as there:
+        phone, gateway, session = await connect_both_sides(there)
         release = asyncio.Event()
 
         async def wait(_: Any) -> str:
             await release.wait()
             return "done"
 
-        requests = await serve(gateway, f"{session}:x", wait)
+        requests = await serve_method(gateway, f"{session}:x", wait)
         call = {"method": f"{session}:x", "params": ""}
         first = [asyncio.ensure_future(phone.call("rpc-call", call)) for _ in range(2)]
         while len(requests) < 2:
@@ -210,8 +212,8 @@ async def test_calls_at_once_are_bounded(tmp_path: Path) -> None:
 @pytest.mark.req("relay.rpc.call")
 @pytest.mark.parametrize("payload", [None, {}, {"method": "", "params": ""}, {"method": "x"}, 7])
 async def test_a_call_that_makes_no_sense_is_answered(tmp_path: Path, payload: Any) -> None:
-    async with town(tmp_path) as there:
-        phone = await (await there.person()).connect()
+    async with open_relay_world(tmp_path) as there:
+        phone = await (await there.create_user()).connect()
         answer = await phone.call("rpc-call", payload)
         assert answer["ok"] is False
         assert answer["error"].startswith("Invalid parameters")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import town
+from apps.web.tests.relay.people import open_relay_world
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 
 SESSION = {
@@ -17,8 +17,8 @@ SESSION = {
 
 @pytest.mark.req("relay.sessions.tag")
 async def test_a_tag_names_one_session_and_the_first_word_stays(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         key = to_base64(wrap_key(ada.secret.content_keys.public, new_key()))
         first = ada.sealer.seal({"path": "/one"})
         body = {"tag": "t", "metadata": first, "agentState": first, "dataEncryptionKey": key}
@@ -33,33 +33,33 @@ async def test_a_tag_names_one_session_and_the_first_word_stays(tmp_path: Path) 
         )
         again = await ada.post("/v1/sessions", tag="t", metadata=ada.sealer.seal({"path": "/two"}))
         assert again.ok["session"] == made
-        other = await (await there.person()).post("/v1/sessions", **body)
+        other = await (await there.create_user()).post("/v1/sessions", **body)
         assert other.ok["session"]["id"] != made["id"]
 
 
 @pytest.mark.req("relay.sessions.told")
 async def test_devices_are_told_of_a_new_session_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         socket = await ada.connect()
-        session = await ada.session("one")
-        await ada.session("one")
-        assert (await socket.update("new-session")).keys() == {"t", *SESSION}
+        session = await ada.create_session("one")
+        await ada.create_session("one")
+        assert (await socket.wait_for_update("new-session")).keys() == {"t", *SESSION}
         await ada.delete(f"/v1/sessions/{session}")
-        assert (await socket.update("delete-session"))["sid"] == session
-        kinds = [it["body"]["t"] for _, it in socket.told]
+        assert (await socket.wait_for_update("delete-session"))["sid"] == session
+        kinds = [it["body"]["t"] for _, it in socket.events]
         assert kinds == ["new-session", "delete-session"]
 
 
 @pytest.mark.req("relay.sessions.lists")
 async def test_the_lists_of_sessions(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        ids = [await ada.session(f"t{n}") for n in range(7)]
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        ids = [await ada.create_session(f"t{n}") for n in range(7)]
         made = (await ada.get("/v1/sessions")).ok["sessions"]
         while time.time_ns() // 1_000_000 <= made[0]["updatedAt"]:  # times are in milliseconds
             await asyncio.sleep(0)
-        await ada.say(ids[2], "x")
+        await ada.send_messages(ids[2], "x")
         newest = (await ada.get("/v1/sessions")).ok["sessions"]
         assert newest[0]["id"] == ids[2]
         assert {each["id"] for each in newest} == set(ids)
@@ -88,15 +88,19 @@ async def test_the_lists_of_sessions(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.owner")
 async def test_what_is_somebody_elses_is_not_there(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
-        session, machine = await ada.session(), await ada.machine()
-        await ada.say(session, "a")
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
+        session, machine = await ada.create_session(), await ada.create_machine()
+        await ada.send_messages(session, "a")
         assert (await eve.get("/v1/sessions")).ok["sessions"] == []
         assert (await eve.get("/v1/machines")).ok == []
         for method, path, body in (
             ("GET", f"/v3/sessions/{session}/messages", None),
-            ("POST", f"/v3/sessions/{session}/messages", {"messages": [eve.message("x", "x")]}),
+            (
+                "POST",
+                f"/v3/sessions/{session}/messages",
+                {"messages": [eve.build_message("x", "x")]},
+            ),
             ("GET", f"/v1/sessions/{session}/messages", None),
             ("POST", f"/v1/sessions/{session}/archive", None),
             ("DELETE", f"/v1/sessions/{session}", None),
@@ -110,19 +114,19 @@ async def test_what_is_somebody_elses_is_not_there(tmp_path: Path) -> None:
                 {"kind": "done", "title": "t", "body": "b"},
             ),
         ):
-            assert (await eve.ask(method, path, body)).status == 404, path
+            assert (await eve.request(method, path, body)).status == 404, path
         socket = await eve.connect()
         change = {"sid": session, "metadata": "AAAA", "expectedVersion": 0}
         assert (await socket.call("update-metadata", change))["result"] == "error"
         said = await socket.call("message", {"sid": session, "message": "AAAA"})
         assert said["result"] == "error"
-        assert len(await ada.read(session)) == 1
+        assert len(await ada.read_messages(session)) == 1
 
 
 @pytest.mark.req("relay.machines")
 async def test_a_machine_is_registered_once_and_told_of(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada, eve = await there.person(), await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada, eve = await there.create_user(), await there.create_user()
         socket = await ada.connect()
         own = await ada.connect(clientType="machine-scoped", machineId="m1")
         body = {"id": "m1", "metadata": "AAAA", "daemonState": "BBBB"}
@@ -133,32 +137,37 @@ async def test_a_machine_is_registered_once_and_told_of(tmp_path: Path) -> None:
         assert again.ok["machine"] == made
         assert (await ada.get("/v1/machines")).ok == [made]
         assert (await ada.get("/v1/machines/m1")).ok["machine"] == made
-        told = await socket.update("new-machine")
+        told = await socket.wait_for_update("new-machine")
         assert {**told, "id": "m1"}.items() >= made.items()
-        assert (await own.update("update-machine"))["metadata"] == {"value": "AAAA", "version": 1}
+        assert (await own.wait_for_update("update-machine"))["metadata"] == {
+            "value": "AAAA",
+            "version": 1,
+        }
 
         taken = await eve.post("/v1/machines", **body)
         assert taken.status == 409
         assert "new id" in taken.body["error"]
 
         assert (await ada.delete("/v1/machines/m1")).ok["success"]
-        assert (await socket.update("delete-machine"))["machineId"] == "m1"
+        assert (await socket.wait_for_update("delete-machine"))["machineId"] == "m1"
         assert (await ada.get("/v1/machines")).ok == []
 
 
 @pytest.mark.req("relay.access_keys")
 async def test_access_keys_change_only_for_those_who_saw_them(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session, machine = await ada.session(), await ada.machine()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session, machine = await ada.create_session(), await ada.create_machine()
         path = f"/v1/access-keys/{session}/{machine}"
         assert (await ada.get(path)).ok == {"accessKey": None}
-        assert (await ada.ask("PUT", path, {"data": "AAAA", "expectedVersion": 1})).status == 404
+        assert (
+            await ada.request("PUT", path, {"data": "AAAA", "expectedVersion": 1})
+        ).status == 404
         assert (await ada.post(path, data="AAAA")).ok["accessKey"]["dataVersion"] == 1
         assert (await ada.post(path, data="AAAA")).status == 409
-        put = await ada.ask("PUT", path, {"data": "BBBB", "expectedVersion": 1})
+        put = await ada.request("PUT", path, {"data": "BBBB", "expectedVersion": 1})
         assert put.ok == {"success": True, "version": 2}
-        late = await ada.ask("PUT", path, {"data": "CCCC", "expectedVersion": 1})
+        late = await ada.request("PUT", path, {"data": "CCCC", "expectedVersion": 1})
         assert late.ok == {
             "success": False,
             "error": "version-mismatch",
@@ -177,15 +186,15 @@ async def test_access_keys_change_only_for_those_who_saw_them(tmp_path: Path) ->
 async def test_an_announcement_reaches_devices_that_are_there_and_no_push_service(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         event = {"kind": "done", "title": "Finished", "body": "It is done"}
         path = f"/v1/sessions/{session}/push-event"
         assert (await ada.post(path, **event)).ok == {"success": True, "result": "no_tokens"}
         socket = await ada.connect(appState="active")
         assert (await ada.post(path, **event)).ok["result"] == "suppressed"
-        told = await socket.ephemeral("session-event")
+        told = await socket.wait_for_ephemeral("session-event")
         assert (told["sessionId"], told["title"]) == (session, "Finished")
         await socket.call("app-state", {"state": "background"})
         assert (await ada.post(path, **event)).ok["result"] == "no_tokens"
@@ -196,9 +205,9 @@ async def test_an_announcement_reaches_devices_that_are_there_and_no_push_servic
 @pytest.mark.req("relay.sealed_only")
 @pytest.mark.parametrize("words", ['{"path": "/home"}', "plain words", ""])
 async def test_what_was_not_sealed_is_not_kept(tmp_path: Path, words: str) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         refused = await ada.post("/v1/sessions", tag="x", metadata=words)
         assert refused.status == 400
         assert refused.body["error"] == "Error"
@@ -206,4 +215,4 @@ async def test_what_was_not_sealed_is_not_kept(tmp_path: Path, words: str) -> No
         message = {"content": words, "localId": "a"}
         path = f"/v3/sessions/{session}/messages"
         assert (await ada.post(path, messages=[message])).status == 400
-        assert await ada.read(session) == []
+        assert await ada.read_messages(session) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, town
+from apps.web.tests.relay.people import PATIENCE, open_relay_world
 from apps.web.tests.sealing.node import EXECUTABLE, NPM
 
 pytestmark = [pytest.mark.interop, pytest.mark.one_loop]
@@ -17,9 +17,9 @@ SCRIPT = Path(__file__).with_name("socket_io.cjs")
 @pytest.mark.req("relay.socket.npm")
 async def test_a_client_from_npm_connects_hears_changes_and_calls(tmp_path: Path) -> None:
     assert EXECUTABLE is not None, "node is not installed"
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         process = await asyncio.create_subprocess_exec(
             EXECUTABLE,
             str(SCRIPT),
@@ -41,4 +41,4 @@ async def test_a_client_from_npm_connects_hears_changes_and_calls(tmp_path: Path
         assert told["registered"] == {"method": f"{session}:echo"}
         assert told["called"] == {"ok": True, "result": "abcdabcd"}
         assert told["large"]["seq"] == 2
-        assert len(await ada.read(session)) == 2
+        assert len(await ada.read_messages(session)) == 2

@@ -8,11 +8,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, Person, Refused, Town, town
-from crabtalk_web.relay import Limits
+from apps.web.tests.relay.people import (
+    PATIENCE,
+    RefusedConnection,
+    RelayUser,
+    RelayWorld,
+    open_relay_world,
+)
+from crabtalk_web.relay import RelayLimits
 
 
-async def raw(there: Town, person: Person) -> aiohttp.ClientWebSocketResponse:
+async def open_raw_socket(there: RelayWorld, person: RelayUser) -> aiohttp.ClientWebSocketResponse:
     """A WebSocket after the relay's first packet, and nothing more."""
     ws = await person.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
     there.stack.push_async_callback(ws.close)
@@ -25,17 +31,17 @@ async def raw(there: Town, person: Person) -> aiohttp.ClientWebSocketResponse:
 
 @pytest.mark.req("relay.socket.wire")
 async def test_the_wire_as_a_client_without_a_library_sees_it(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
-        ws = await raw(there, ada)
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
+        ws = await open_raw_socket(there, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         assert (await ws.receive_str()).startswith('40{"sid":')
         await ws.send_str('421["ping",{}]')
         assert await ws.receive_str() == "431[{}]"
         await ws.send_str("2probe")
         assert await ws.receive_str() == "3probe"
-        await ada.say(session, "a")
+        await ada.send_messages(session, "a")
         event = await ws.receive_str()
         assert event.startswith('42["update",{')
         await ws.send_str("41")
@@ -56,28 +62,28 @@ async def test_the_wire_as_a_client_without_a_library_sees_it(tmp_path: Path) ->
 async def test_a_handshake_that_is_refused_says_why(
     tmp_path: Path, auth: dict[str, str], reason: str
 ) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        ws = await raw(there, ada)
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        ws = await open_raw_socket(there, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token, **auth}))
         answer = await ws.receive_str()
         assert answer.startswith("44{")
         assert json.loads(answer[2:])["message"].startswith(reason)
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedConnection):
             await ada.connect(**auth)
 
 
 @pytest.mark.req("relay.socket.handshake")
 async def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(connect_timeout=0.05)) as there:
-        ws = await raw(there, await there.person())
+    async with open_relay_world(tmp_path, RelayLimits(connect_timeout=0.05)) as there:
+        ws = await open_raw_socket(there, await there.create_user())
         assert (await ws.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.CLOSE
 
 
 @pytest.mark.req("relay.socket.transports")
 async def test_only_websockets_of_this_version_are_spoken(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        stranger = await there.stranger()
+    async with open_relay_world(tmp_path) as there:
+        stranger = await there.open_client()
         polling = await stranger.get("/v1/updates/", EIO=4, transport="polling")
         assert (polling.status, polling.body["code"]) == (400, 0)
         old = await stranger.get("/v1/updates/", EIO=3, transport="websocket")
@@ -86,9 +92,9 @@ async def test_only_websockets_of_this_version_are_spoken(tmp_path: Path) -> Non
 
 @pytest.mark.req("relay.socket.cas")
 async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session, machine = await ada.session(), await ada.machine()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session, machine = await ada.create_session(), await ada.create_machine()
         phone = await ada.connect()
         gateway = await ada.connect(clientType="session-scoped", sessionId=session)
         daemon = await ada.connect(clientType="machine-scoped", machineId=machine)
@@ -105,7 +111,7 @@ async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_pa
             assert late == {"result": "version-mismatch", "version": version + 1, field: "AAAA"}
             reader, kind = (gateway, "session") if "sid" in record else (daemon, "machine")
             for each in (phone, reader):
-                said = await each.changed(f"update-{kind}", field)
+                said = await each.wait_for_change(f"update-{kind}", field)
                 assert said == {"value": "AAAA", "version": version + 1}
         cleared = {"sid": session, "agentState": None, "expectedVersion": 1}
         assert (await gateway.call("update-state", cleared))["agentState"] is None
@@ -129,8 +135,8 @@ async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_pa
     ],
 )
 async def test_whoever_wants_an_answer_gets_one(tmp_path: Path, name: str, payload: Any) -> None:
-    async with town(tmp_path) as there:
-        socket = await (await there.person()).connect()
+    async with open_relay_world(tmp_path) as there:
+        socket = await (await there.create_user()).connect()
         refused = await socket.call(name, payload)
         assert refused["result"] == "error"
         assert refused["error"] == refused["message"] != ""
@@ -139,9 +145,9 @@ async def test_whoever_wants_an_answer_gets_one(tmp_path: Path, name: str, paylo
 
 @pytest.mark.req("relay.socket.ack")
 async def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         sockets = [await ada.connect() for _ in range(4)]
 
         async def count_up(socket: Any) -> None:
@@ -163,10 +169,10 @@ async def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
 async def test_a_packet_that_is_none_ends_its_own_connection_only(
     tmp_path: Path, packet: str
 ) -> None:
-    async with town(tmp_path) as there:
-        ada = await there.person()
+    async with open_relay_world(tmp_path) as there:
+        ada = await there.create_user()
         other = await ada.connect()
-        ws = await raw(there, ada)
+        ws = await open_raw_socket(there, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         await ws.receive_str()
         await ws.send_str(packet)
@@ -178,9 +184,9 @@ async def test_a_packet_that_is_none_ends_its_own_connection_only(
 async def test_a_frame_of_a_megabyte_is_no_trouble_and_one_beyond_the_bound_is(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, Limits(frame=3_000_000)) as there:
-        ada = await there.person()
-        session = await ada.session()
+    async with open_relay_world(tmp_path, RelayLimits(frame=3_000_000)) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
         socket = await ada.connect()
         large = {"sid": session, "message": "A" * 2_000_000, "localId": "large"}
         assert (await socket.call("message", large))["result"] == "success"
@@ -195,13 +201,13 @@ async def test_a_frame_of_a_megabyte_is_no_trouble_and_one_beyond_the_bound_is(
 
 @pytest.mark.req("relay.limits.sockets")
 async def test_sockets_are_bounded_for_all_and_for_each_account(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(sockets=3, account_sockets=2)) as there:
-        ada, eve = await there.person(), await there.person()
+    async with open_relay_world(tmp_path, RelayLimits(sockets=3, account_sockets=2)) as there:
+        ada, eve = await there.create_user(), await there.create_user()
         held = [await ada.connect() for _ in range(2)]
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedConnection):
             await ada.connect()
         await eve.connect()
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedConnection):
             await eve.connect()
         await held[0].io.disconnect()
         async with asyncio.timeout(PATIENCE):
@@ -212,8 +218,10 @@ async def test_sockets_are_bounded_for_all_and_for_each_account(tmp_path: Path) 
 
 @pytest.mark.req("relay.socket.silence")
 async def test_one_that_stays_silent_is_given_up(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(ping_interval=0.1, ping_timeout=0.5)) as there:
-        ada = await there.person()
+    async with open_relay_world(
+        tmp_path, RelayLimits(ping_interval=0.1, ping_timeout=0.5)
+    ) as there:
+        ada = await there.create_user()
         ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
         await ws.receive_str()
         await ws.send_str("40" + json.dumps({"token": ada.token}))
@@ -226,8 +234,10 @@ async def test_one_that_stays_silent_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.socket.silence")
 async def test_one_that_answers_pings_stays(tmp_path: Path) -> None:
-    async with town(tmp_path, Limits(ping_interval=0.1, ping_timeout=2.5)) as there:
-        ada = await there.person()
+    async with open_relay_world(
+        tmp_path, RelayLimits(ping_interval=0.1, ping_timeout=2.5)
+    ) as there:
+        ada = await there.create_user()
         ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
         await ws.receive_str()
         await ws.send_str("40" + json.dumps({"token": ada.token}))
@@ -244,10 +254,10 @@ async def test_one_that_answers_pings_stays(tmp_path: Path) -> None:
 async def test_a_reader_that_does_not_read_loses_its_connection_and_nobody_elses_time(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, Limits(outbox=1_000_000)) as there:
-        ada = await there.person()
-        session = await ada.session()
-        ws = await raw(there, ada)
+    async with open_relay_world(tmp_path, RelayLimits(outbox=1_000_000)) as there:
+        ada = await there.create_user()
+        session = await ada.create_session()
+        ws = await open_raw_socket(there, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         await ws.receive_str()
         # From now on its bytes pile up: nothing is taken from the connection.
@@ -264,5 +274,5 @@ async def test_a_reader_that_does_not_read_loses_its_connection_and_nobody_elses
                 path = f"/v3/sessions/{session}/messages"
                 assert (await ada.post(path, messages=[said])).status == 200
         connection.transport.resume_reading()
-        await other.until(lambda _, it: it["body"]["message"]["seq"] == count)
+        await other.wait_for(lambda _, it: it["body"]["message"]["seq"] == count)
         assert [each["seq"] for each in other.messages(session)] == list(range(1, count + 1))

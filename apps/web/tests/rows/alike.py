@@ -11,34 +11,34 @@ TAGS = {"s": "del"}
 OURS = Path(__file__).with_name("alike.js").read_text().partition("\n")[2]
 
 
-def reader() -> MarkdownIt:
+def make_reader() -> MarkdownIt:
     """CommonMark without HTML. It may link to anything: what we link to is for other tests."""
     made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     made.validateLink = lambda url: True  # type: ignore[method-assign]
     return made
 
 
-def theirs(html: str) -> list[Any]:
+def parse_reference(html: str) -> list[Any]:
     root = ElementTree.fromstring(f"<div>{html}</div>")  # noqa: S314 - written by our own tests
-    return clean(children(root))
+    return normalize_parts(read_children(root))
 
 
-def children(element: ElementTree.Element) -> list[Any]:
+def read_children(element: ElementTree.Element) -> list[Any]:
     parts: list[Any] = [element.text or ""]
     for child in element:
-        parts += [form(child), child.tail or ""]
+        parts += [read_element(child), child.tail or ""]
     return parts
 
 
-def form(element: ElementTree.Element) -> list[Any]:
+def read_element(element: ElementTree.Element) -> list[Any]:
     if element.tag == "img":
         return ["img", element.get("alt") or ""]
     if element.tag == "pre":
         return ["pre", "".join(element.itertext()).removesuffix("\n")]
-    return [TAGS.get(element.tag, element.tag), *children(element)]
+    return [TAGS.get(element.tag, element.tag), *read_children(element)]
 
 
-def clean(parts: list[Any]) -> list[Any]:
+def normalize_parts(parts: list[Any]) -> list[Any]:
     """White space between blocks means nothing; texts that touch are one."""
     joined: list[Any] = []
     for part in parts:
@@ -47,7 +47,9 @@ def clean(parts: list[Any]) -> list[Any]:
         else:
             joined.append(part)
     tidy = [
-        re.sub(r"\s+", " ", part).strip() if isinstance(part, str) else [part[0], *clean(part[1:])]
+        re.sub(r"\s+", " ", part).strip()
+        if isinstance(part, str)
+        else [part[0], *normalize_parts(part[1:])]
         for part in joined
     ]
     return [part for part in tidy if part not in ("", ["img"])]

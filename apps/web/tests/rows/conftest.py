@@ -9,8 +9,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 import crabtalk_web
-from apps.web.tests.browser.chromium import Watch, visiting
-from crabtalk_web.relay import Relay, RelayConfig
+from apps.web.tests.browser.chromium import BrowserWatch, open_browser_page
+from crabtalk_web.relay import RelayConfig, RelayServer
 
 HERE = Path(__file__).parent
 PAGE = Path(crabtalk_web.__file__).with_name("page")
@@ -24,13 +24,13 @@ async def gallery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
     for name in ("gallery.html", "gallery.css", "gallery.js"):
         shutil.copy(HERE / name, folder / "page" / name)
     config = RelayConfig(folder / "relay", port=0, static=folder / "page")
-    async with Relay(config) as relay:
+    async with RelayServer(config) as relay:
         yield relay.url
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def watched(browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, Watch]]:
-    async with visiting(browser, gallery) as made:
+async def watched(browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, BrowserWatch]]:
+    async with open_browser_page(browser, gallery) as made:
         yield made
 
 
@@ -42,7 +42,7 @@ def is_loaded_anew() -> bool:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(
-    watched: tuple[Page, Watch], gallery: str, is_loaded_anew: bool
+    watched: tuple[Page, BrowserWatch], gallery: str, is_loaded_anew: bool
 ) -> AsyncIterator[Page]:
     """The gallery without a row; whatever complains or asks elsewhere fails the test."""
     page, watch = watched

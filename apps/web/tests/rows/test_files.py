@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from .sample import picture, row, user
+from .sample import make_picture_row, make_row, make_user_row
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,7 +23,7 @@ def is_loaded_anew() -> bool:
 
 @pytest.mark.req("rows.picture")
 async def test_a_picture_has_its_shape_and_colours_before_it_is_there(page: Page) -> None:
-    await page.evaluate(HELD, picture("p"))
+    await page.evaluate(HELD, make_picture_row("p"))
     place = page.get_by_role("button", name="Open beach.png")
     before = await place.bounding_box()
     assert before is not None
@@ -40,18 +40,21 @@ async def test_a_picture_has_its_shape_and_colours_before_it_is_there(page: Page
 @pytest.mark.req("rows.picture")
 async def test_a_file_that_turns_out_to_be_a_picture_becomes_one(page: Page) -> None:
     """As one that was just dropped, and is being looked at."""
-    known = picture("p")
+    known = make_picture_row("p")
     await page.evaluate(
         """async (one) => {
           await rows.picture("pic", 640, 420);
           [globalThis.shown] = rows.show(one);
         }""",
-        user("u", "Look", files=[{**known, "image": None}], state="sending"),
+        make_user_row("u", "Look", files=[{**known, "image": None}], state="sending"),
     )
     await expect(page.locator(".file-card")).to_be_visible()
     await page.evaluate(
         "(one) => rows.all.updateRow(globalThis.shown, one, rows.context)",
-        {**user("u", "Look", files=[{**known, "revision": 2}], state="sending"), "revision": 2},
+        {
+            **make_user_row("u", "Look", files=[{**known, "revision": 2}], state="sending"),
+            "revision": 2,
+        },
     )
     await expect(page.locator("img.picture-image.is-there")).to_be_visible()
 
@@ -69,7 +72,7 @@ async def test_a_file_that_turns_out_to_be_a_picture_becomes_one(page: Page) -> 
 async def test_a_shape_that_nothing_has_breaks_nothing(
     page: Page, image: dict[str, object]
 ) -> None:
-    await page.evaluate("(one) => { rows.show(one); }", {**picture("p"), "image": image})
+    await page.evaluate("(one) => { rows.show(one); }", {**make_picture_row("p"), "image": image})
     box = await page.locator(".file").bounding_box()
     assert box is not None
     assert box["height"] < 500
@@ -77,14 +80,14 @@ async def test_a_shape_that_nothing_has_breaks_nothing(
 
 @pytest.mark.req("rows.picture")
 async def test_a_picture_that_is_gone_says_so_in_its_place(page: Page) -> None:
-    await page.evaluate("(one) => { rows.show(one); }", {**picture("p"), "ref": "gone"})
+    await page.evaluate("(one) => { rows.show(one); }", {**make_picture_row("p"), "ref": "gone"})
     await expect(page.get_by_text("beach.png could not be loaded.")).to_be_visible()
 
 
 @pytest.mark.req("rows.file")
 async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> None:
     """A page of a stranger's that is saved must not become a page of ours."""
-    made = row(
+    made = make_row(
         "file",
         "f",
         role="agent",
@@ -118,7 +121,7 @@ async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> 
 
 @pytest.mark.req("rows.file")
 async def test_a_file_that_cannot_be_had_says_why_and_can_be_asked_for_again(page: Page) -> None:
-    made = row(
+    made = make_row(
         "file",
         "f",
         role="agent",

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 
-from apps.web.tests.browser.chromium import visiting
+from apps.web.tests.browser.chromium import open_browser_page
 
-from .sample import QUESTION, rows
+from .sample import QUESTION, list_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_every_kind_of_row_fits_any_screen_and_theme(
     browser: Browser, gallery: str, tmp_path: Path, width: int, theme: str
 ) -> None:
-    async with visiting(browser, gallery, width=width, theme=theme) as (page, watch):
+    async with open_browser_page(browser, gallery, width=width, theme=theme) as (page, watch):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         await page.evaluate(
@@ -35,7 +35,7 @@ async def test_every_kind_of_row_fits_any_screen_and_theme(
               rows.shelf.append(rows.all.renderQuestion(question, { answer() {}, dismiss() {} }));
               document.querySelectorAll("details").forEach((one) => (one.open = true));
             }""",
-            {"list": rows(), "question": QUESTION},
+            {"list": list_rows(), "question": QUESTION},
         )
         await page.wait_for_selector(".picture-image.is-there")
         await page.evaluate(

@@ -7,7 +7,15 @@ import pytest
 from playwright.async_api import Page
 
 from . import hostile
-from .sample import QUESTION, TASK, row, shell, text, tool, user
+from .sample import (
+    QUESTION,
+    TASK,
+    format_shell_result,
+    make_row,
+    make_text_row,
+    make_tool_row,
+    make_user_row,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 DANGERS = Path(__file__).with_name("dangers.js").read_text().partition("\n")[2]
@@ -19,7 +27,7 @@ def is_loaded_anew() -> bool:
     return True
 
 
-async def safe(page: Page) -> list[str]:
+async def find_dangers(page: Page) -> list[str]:
     """What is wrong after everything was opened, hovered over and given time."""
     await page.evaluate(
         """() => {
@@ -39,13 +47,17 @@ async def safe(page: Page) -> list[str]:
 @pytest.mark.req("rows.hostile.markdown")
 async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(page: Page) -> None:
     """The watch over the page fails this test for any request or complaint, too."""
-    texts = list(hostile.markdown())
+    texts = list(hostile.list_hostile_markdown())
     assert len(texts) > 900
     for at in range(0, len(texts), 100):
-        batch = [text(f"t{number}", words) for number, words in enumerate(texts[at : at + 100])]
-        batch += [user(f"u{number}", words) for number, words in enumerate(texts[at : at + 100])]
+        batch = [
+            make_text_row(f"t{number}", words) for number, words in enumerate(texts[at : at + 100])
+        ]
+        batch += [
+            make_user_row(f"u{number}", words) for number, words in enumerate(texts[at : at + 100])
+        ]
         await page.evaluate("(list) => { rows.show(...list); }", batch)
-        assert await safe(page) == []
+        assert await find_dangers(page) == []
 
 
 @pytest.mark.req("rows.hostile.markdown")
@@ -68,41 +80,47 @@ async def test_nor_while_it_is_being_written(page: Page) -> None:
         }""",
         texts,
     )
-    assert await safe(page) == []
+    assert await find_dangers(page) == []
 
 
-def calls(words: str) -> list[dict[str, Any]]:
+def make_hostile_rows(words: str) -> list[dict[str, Any]]:
     """A stranger's words in every place of a call, a file, a name and a line."""
     guest = {"id": "x", "name": words, "kind": "guest", "hue": words}
     task = {"name": words, "title": words, "isActive": True}
     inner = [
-        text("i", words, speaker={**TASK, "name": words}),
-        tool(words, "j", words, {words: words}, speaker=TASK),
+        make_text_row("i", words, speaker={**TASK, "name": words}),
+        make_tool_row(words, "j", words, {words: words}, speaker=TASK),
     ]
     return [
-        tool(
+        make_tool_row(
             "bash",
             "1",
             words,
             {"command": words, "extra": words},
-            result=shell(words, words, 1),
+            result=format_shell_result(words, words, 1),
             state="failed",
         ),
-        tool("bash", "2", words, {"command": [words]}, result=words),
-        tool("read", "3", words, {"path": words}, result=f"1\t{words}\n\n--- 1 total lines ---"),
-        tool(
+        make_tool_row("bash", "2", words, {"command": [words]}, result=words),
+        make_tool_row(
+            "read", "3", words, {"path": words}, result=f"1\t{words}\n\n--- 1 total lines ---"
+        ),
+        make_tool_row(
             "edit",
             "4",
             words,
             {"path": words, "old_string": words, "new_string": words + "x"},
             result=words,
         ),
-        tool(words, "5", words, {words: {words: [words]}, "raw": words}, result=words),
-        tool("other", "6", words, {}, result=f"@@ -1 +1 @@\n-{words}\n+{words} x\n"),
-        tool("multiedit", "7", words, {"edits": [{"old_string": words}, None, 3]}, result="{}"),
-        tool("write", "8", words, {"path": "a.html", "content": words}),
-        tool("ask-user", "9", words, {"questions": [{"question": words}, None]}, result=words),
-        tool(
+        make_tool_row(words, "5", words, {words: {words: [words]}, "raw": words}, result=words),
+        make_tool_row("other", "6", words, {}, result=f"@@ -1 +1 @@\n-{words}\n+{words} x\n"),
+        make_tool_row(
+            "multiedit", "7", words, {"edits": [{"old_string": words}, None, 3]}, result="{}"
+        ),
+        make_tool_row("write", "8", words, {"path": "a.html", "content": words}),
+        make_tool_row(
+            "ask-user", "9", words, {"questions": [{"question": words}, None]}, result=words
+        ),
+        make_tool_row(
             "task",
             "10",
             words,
@@ -112,8 +130,10 @@ def calls(words: str) -> list[dict[str, Any]]:
             children=inner,
             state="running",
         ),
-        row("file", "11", role="agent", ref="no", name=words, size=3, mimeType=words, image=None),
-        row(
+        make_row(
+            "file", "11", role="agent", ref="no", name=words, size=3, mimeType=words, image=None
+        ),
+        make_row(
             "file",
             "12",
             role="agent",
@@ -123,11 +143,11 @@ def calls(words: str) -> list[dict[str, Any]]:
             mimeType="text/html",
             image=None,
         ),
-        row("service", "13", text=words, speaker=guest),
-        text("14", words, speaker=guest),
-        text("15", words, thinking=True, speaker=guest),
-        user("16", words, state="failed", problem=words),
-        row("end", "17", status=words),
+        make_row("service", "13", text=words, speaker=guest),
+        make_text_row("14", words, speaker=guest),
+        make_text_row("15", words, thinking=True, speaker=guest),
+        make_user_row("16", words, state="failed", problem=words),
+        make_row("end", "17", status=words),
     ]
 
 
@@ -136,9 +156,9 @@ def calls(words: str) -> list[dict[str, Any]]:
 async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(page: Page) -> None:
     strange = [*hostile.SCRIPTS, *hostile.TERMINAL, *hostile.ADDRESSES[:6]]
     for at in range(0, len(strange), 12):
-        batch = [one for words in strange[at : at + 12] for one in calls(words)]
+        batch = [one for words in strange[at : at + 12] for one in make_hostile_rows(words)]
         await page.evaluate("(list) => { rows.show(...list); }", batch)
-        assert await safe(page) == []
+        assert await find_dangers(page) == []
 
 
 @pytest.mark.req("rows.hostile.output")
@@ -163,7 +183,7 @@ async def test_nor_does_a_question(page: Page) -> None:
             }""",
             question,
         )
-        assert await safe(page) == []
+        assert await find_dangers(page) == []
 
 
 @pytest.mark.req("rows.hostile.output")
@@ -192,9 +212,9 @@ async def test_arguments_and_results_of_any_shape_are_shown(page: Page) -> None:
     ]
     for value in odd:
         args = dict.fromkeys(keys, value)
-        made = [tool(name, f"{n}", "", args, result=value) for n, name in enumerate(names)]
+        made = [make_tool_row(name, f"{n}", "", args, result=value) for n, name in enumerate(names)]
         await page.evaluate("(list) => { rows.show(...list); }", made)
-        assert await safe(page) == []
+        assert await find_dangers(page) == []
 
 
 @pytest.mark.req("rows.hostile.bidi")
@@ -231,7 +251,7 @@ async def test_characters_that_turn_or_hide_others_are_shown_and_turn_nothing(pa
 
 @pytest.mark.req("rows.hostile.bidi")
 async def test_the_name_of_a_file_cannot_pretend_to_be_another_kind(page: Page) -> None:
-    made = row(
+    made = make_row(
         "file",
         "f",
         role="agent",
@@ -325,22 +345,24 @@ async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> Non
 async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page) -> None:
     line, deep = "x" * 1_000_000, 20_000
     heavy = [
-        text("1", line),
-        text("2", "> " * deep + "a"),
-        text("3", "- " * deep + "a"),
-        text("4", "*_" * deep + "a" + "_*" * deep),
-        text("5", "[" * deep + "a" + "](https://a.example/)" * deep),
-        text("6", "```js\n" + line + "\n```"),
-        text("7", "`" + line + "`"),
-        tool("bash", "8", "Run", {"command": line}, result=shell(line)),
-        tool("other", "9", line, {line[:500]: line}, result="[" * deep),
-        tool(
+        make_text_row("1", line),
+        make_text_row("2", "> " * deep + "a"),
+        make_text_row("3", "- " * deep + "a"),
+        make_text_row("4", "*_" * deep + "a" + "_*" * deep),
+        make_text_row("5", "[" * deep + "a" + "](https://a.example/)" * deep),
+        make_text_row("6", "```js\n" + line + "\n```"),
+        make_text_row("7", "`" + line + "`"),
+        make_tool_row("bash", "8", "Run", {"command": line}, result=format_shell_result(line)),
+        make_tool_row("other", "9", line, {line[:500]: line}, result="[" * deep),
+        make_tool_row(
             "edit", "10", "Edit", {"path": line[:500], "old_string": line, "new_string": line + "y"}
         ),
-        tool("edit", "11", "Edit", {"old_string": "a\n" * deep, "new_string": "b\n" * deep}),
-        tool("other", "12", "Deep", {}, result="@@ -1 +1 @@\n" + "-a\n+b\n" * deep),
-        text("13", "| a " * 5000 + "|\n" + "|-" * 5000 + "|\n" + "| b\n" * 5000),
-        text("14", "[x]: https://a.example/" + "y" * 5000 + "\n\n" + "[x] " * 5000),
+        make_tool_row(
+            "edit", "11", "Edit", {"old_string": "a\n" * deep, "new_string": "b\n" * deep}
+        ),
+        make_tool_row("other", "12", "Deep", {}, result="@@ -1 +1 @@\n" + "-a\n+b\n" * deep),
+        make_text_row("13", "| a " * 5000 + "|\n" + "|-" * 5000 + "|\n" + "| b\n" * 5000),
+        make_text_row("14", "[x]: https://a.example/" + "y" * 5000 + "\n\n" + "[x] " * 5000),
     ]
     for one in heavy:
         depth = await page.evaluate(
@@ -360,4 +382,4 @@ async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page
         )
         assert depth[0] < 200, (one["id"], depth)
         assert depth[1] < 100_000, (one["id"], depth)
-        assert await safe(page) == []
+        assert await find_dangers(page) == []

@@ -4,9 +4,9 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser
 
-from apps.web.tests.browser.chromium import visiting
+from apps.web.tests.browser.chromium import open_browser_page
 
-from .sample import QUESTION, rows
+from .sample import QUESTION, list_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -49,7 +49,7 @@ CONTRAST = """() => {
 async def test_every_guest_can_be_read_whatever_its_colour(
     browser: Browser, gallery: str, theme: str
 ) -> None:
-    async with visiting(browser, gallery, theme=theme) as (page, _):
+    async with open_browser_page(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         worst = await page.evaluate(CONTRAST)
@@ -60,7 +60,7 @@ async def test_every_guest_can_be_read_whatever_its_colour(
 @pytest.mark.req("rows.accessible")
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 async def test_no_row_hinders_a_screen_reader(browser: Browser, gallery: str, theme: str) -> None:
-    async with visiting(browser, gallery, theme=theme) as (page, _):
+    async with open_browser_page(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         await page.evaluate(
@@ -73,7 +73,7 @@ async def test_no_row_hinders_a_screen_reader(browser: Browser, gallery: str, th
                 await new Promise(requestAnimationFrame);
               }
             }""",
-            {"list": rows(), "question": QUESTION},
+            {"list": list_rows(), "question": QUESTION},
         )
         await page.wait_for_selector(".picture-image.is-there")
         found = await Axe().run(page)

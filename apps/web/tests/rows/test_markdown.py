@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page
 
-from .alike import OURS, clean, reader, theirs
+from .alike import OURS, make_reader, normalize_parts, parse_reference
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -100,7 +100,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-def written(chance: random.Random) -> str:
+def generate_markdown(chance: random.Random) -> str:
     return "".join(chance.choice(WORDS) for _ in range(chance.randint(1, 18)))
 
 
@@ -113,12 +113,12 @@ def is_fair(text: str) -> bool:
 @pytest.mark.slow
 async def test_whatever_is_written_another_reader_understands_the_same(page: Page) -> None:
     """Against markdown-it, over texts made of nothing but marks."""
-    chance, other = random.Random(20260), reader()
+    chance, other = random.Random(20260), make_reader()
     for _ in range(20):
-        texts = [text for text in (written(chance) for _ in range(200)) if is_fair(text)]
+        texts = [text for text in (generate_markdown(chance) for _ in range(200)) if is_fair(text)]
         ours = await page.evaluate(OURS, texts)
         for text, found in zip(texts, ours, strict=True):
-            assert clean(found) == theirs(other.render(text)), repr(text)
+            assert normalize_parts(found) == parse_reference(other.render(text)), repr(text)
 
 
 GROWN = """async (pieces) => {

@@ -10,12 +10,12 @@ from PIL import Image
 from playwright.async_api import Page
 from segno import encoder
 
-from crabtalk_web.gateway.thumbhash import thumbhash
+from crabtalk_web.gateway.thumbhash import compute_thumbhash
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def code(text: str, mask: int) -> list[list[bool]]:
+def encode_qr(text: str, mask: int) -> list[list[bool]]:
     made = segno.make_qr(text.encode(), error="m", mode="byte", boost_error=False, mask=mask)
     return [[bool(module) for module in row] for row in made.matrix]
 
@@ -54,7 +54,7 @@ async def test_a_qr_code_is_module_by_module_that_of_another_encoder(page: Page)
         text, mask = "".join(chance.choices(LETTERS, k=length)), version % 8
         made = await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, mask])
         assert len(made) == 17 + 4 * version
-        assert made == code(text, mask)
+        assert made == encode_qr(text, mask)
 
 
 @pytest.mark.req("rows.qr")
@@ -70,9 +70,9 @@ async def test_a_qr_code_that_is_not_full_is_filled_as_the_standard_says(
     for length in (1, 7, 15, 63, 150, 200, 214, 400, 600):
         text = (LETTERS * 20)[length : 2 * length]
         made = await page.evaluate("(t) => rows.qr.qrOf(t)", text)
-        assert made in [code(text, mask) for mask in range(8)]
+        assert made in [encode_qr(text, mask) for mask in range(8)]
     text = "é\N{CRAB}" * 20
-    assert await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, 5]) == code(text, 5)
+    assert await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, 5]) == encode_qr(text, 5)
 
 
 @pytest.mark.req("rows.qr")
@@ -98,19 +98,19 @@ async def test_a_text_that_no_code_holds_is_refused_with_a_sentence(page: Page) 
     assert "show it as a link" in told
 
 
-def picture(width: int, height: int, *, has_alpha: bool = False) -> tuple[Image.Image, str]:
+def make_picture(width: int, height: int, *, has_alpha: bool = False) -> tuple[Image.Image, str]:
     image = Image.new("RGBA", (width, height))
     for x in range(width):
         for y in range(height):
             alpha = 255 * x // width if has_alpha else 255
             image.putpixel((x, y), (255 * x // width, 255 * y // height, 90, alpha))
-    return image, b64encode(thumbhash(width, height, image.tobytes())).decode()
+    return image, b64encode(compute_thumbhash(width, height, image.tobytes())).decode()
 
 
 @pytest.mark.req("rows.placeholder")
 @pytest.mark.parametrize(("width", "height"), [(32, 32), (32, 20), (16, 32), (32, 5)])
 async def test_a_placeholder_looks_like_its_picture(page: Page, width: int, height: int) -> None:
-    image, hashed = picture(width, height)
+    image, hashed = make_picture(width, height)
     shown = await page.evaluate(
         """(hashed) => {
           const bytes = Uint8Array.from(atob(hashed), (c) => c.charCodeAt(0));
@@ -127,7 +127,7 @@ async def test_a_placeholder_looks_like_its_picture(page: Page, width: int, heig
 
 @pytest.mark.req("rows.placeholder")
 async def test_a_placeholder_is_clear_where_its_picture_is(page: Page) -> None:
-    _, hashed = picture(32, 32, has_alpha=True)
+    _, hashed = make_picture(32, 32, has_alpha=True)
     alpha = await page.evaluate(
         """(hashed) => {
           const bytes = Uint8Array.from(atob(hashed), (c) => c.charCodeAt(0));

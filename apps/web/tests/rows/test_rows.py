@@ -5,9 +5,17 @@ import re
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from apps.web.tests.browser.chromium import visiting
+from apps.web.tests.browser.chromium import open_browser_page
 
-from .sample import NOON, TASK, row, shell, text, tool, user
+from .sample import (
+    NOON,
+    TASK,
+    format_shell_result,
+    make_row,
+    make_text_row,
+    make_tool_row,
+    make_user_row,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -18,8 +26,13 @@ UPDATE = """(one) => rows.all.updateRow(globalThis.shown, one, rows.context)"""
 
 @pytest.mark.req("rows.tool.line")
 async def test_a_call_that_is_done_is_one_line_with_title_and_duration(page: Page) -> None:
-    done = tool(
-        "bash", "b", "Run `ls -l`", {"command": "ls -l"}, result=shell("a\n"), durationMs=41
+    done = make_tool_row(
+        "bash",
+        "b",
+        "Run `ls -l`",
+        {"command": "ls -l"},
+        result=format_shell_result("a\n"),
+        durationMs=41,
     )
     await page.evaluate(SHOW, done)
     line = page.locator("summary")
@@ -32,12 +45,12 @@ async def test_a_call_that_is_done_is_one_line_with_title_and_duration(page: Pag
 
 @pytest.mark.req("rows.tool.opens")
 async def test_a_call_opens_by_keyboard_to_what_was_asked_and_answered(page: Page) -> None:
-    done = tool(
+    done = make_tool_row(
         "bash",
         "b",
         "Run `ls`",
         {"command": "ls # all"},
-        result=shell("out", "err", 3),
+        result=format_shell_result("out", "err", 3),
         durationMs=5,
     )
     await page.evaluate(SHOW, done)
@@ -55,14 +68,16 @@ async def test_a_call_opens_by_keyboard_to_what_was_asked_and_answered(page: Pag
 @pytest.mark.req("rows.tool.opens")
 async def test_an_edit_shows_its_change_and_a_read_the_lines_it_read(page: Page) -> None:
     change = {"path": "a.py", "old_string": "x = 1", "new_string": "x = 2"}
-    await page.evaluate(SHOW, tool("edit", "e", "Edit `a.py`", change, result="ok"))
+    await page.evaluate(SHOW, make_tool_row("edit", "e", "Edit `a.py`", change, result="ok"))
     await expect(page.locator(".tool-note")).to_have_text("+1 −1")
     await page.locator("summary").click()
     group = page.get_by_role("group", name="Changes: 1 line added, 1 line removed")
     await expect(group.locator("del mark")).to_have_text("1")
     await expect(group.locator("ins mark")).to_have_text("2")
     result = "7\tdef f():\n8\t    pass\n\n--- 9 total lines (showing lines 7-8) ---"
-    await page.evaluate(SHOW, tool("read", "r", "Read `b.py`", {"path": "b.py"}, result=result))
+    await page.evaluate(
+        SHOW, make_tool_row("read", "r", "Read `b.py`", {"path": "b.py"}, result=result)
+    )
     await page.locator("summary").click()
     await expect(page.locator(".gutter")).to_have_text("7\n8")
     await expect(page.locator(".output-text code")).to_have_text("def f():\n    pass")
@@ -71,7 +86,7 @@ async def test_an_edit_shows_its_change_and_a_read_the_lines_it_read(page: Page)
 
 @pytest.mark.req("rows.tool.states")
 async def test_a_call_says_how_it_stands(page: Page) -> None:
-    running = tool("bash", "b", "Run `x`", {"command": "x"}, state="running", time=0)
+    running = make_tool_row("bash", "b", "Run `x`", {"command": "x"}, state="running", time=0)
     await page.evaluate(SHOW, running)
     await expect(page.locator("summary")).to_contain_text("Running for")
     failed = {
@@ -86,21 +101,26 @@ async def test_a_call_says_how_it_stands(page: Page) -> None:
     await page.locator("summary").click()
     await expect(page.locator(".output.is-error")).to_contain_text("permission denied")
     await page.evaluate(
-        SHOW, tool("bash", "c", "Run `x`", {"command": "x"}, result=shell("", "", 1))
+        SHOW,
+        make_tool_row(
+            "bash", "c", "Run `x`", {"command": "x"}, result=format_shell_result("", "", 1)
+        ),
     )
     await expect(page.locator(".tool-note.is-bad")).to_have_text("exit 1")
-    await page.evaluate(SHOW, tool("bash", "d", "Run `x`", {}, state="cut", result="interrupted"))
+    await page.evaluate(
+        SHOW, make_tool_row("bash", "d", "Run `x`", {}, state="cut", result="interrupted")
+    )
     await expect(page.locator("summary")).to_contain_text("Stopped")
 
 
 @pytest.mark.req("rows.tool.states")
 async def test_what_runs_says_for_how_long(browser: Browser, gallery: str) -> None:
-    async with visiting(browser, gallery) as (page, _):
+    async with open_browser_page(browser, gallery) as (page, _):
         await page.clock.install(time=NOON / 1000)
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")
         await page.clock.pause_at(NOON / 1000 + 1000)
-        await page.evaluate(SHOW, tool("bash", "b", "Run `x`", {}, state="running"))
+        await page.evaluate(SHOW, make_tool_row("bash", "b", "Run `x`", {}, state="running"))
         since = page.locator("[data-since]")
         assert await since.inner_text() == "16 min 40 s"
         await page.clock.run_for(70_000)
@@ -110,7 +130,7 @@ async def test_what_runs_says_for_how_long(browser: Browser, gallery: str) -> No
 @pytest.mark.req("rows.output.folded")
 async def test_a_long_output_is_folded_and_shown_whole_when_asked(page: Page) -> None:
     long = "\n".join(f"line {number}" for number in range(400))
-    await page.evaluate(SHOW, tool("other", "o", "Long", {}, result=long))
+    await page.evaluate(SHOW, make_tool_row("other", "o", "Long", {}, result=long))
     await page.locator("summary").click()
     output = page.get_by_role("group", name="Output")
     assert (await output.inner_text()).count("\n") == 15
@@ -124,10 +144,19 @@ async def test_a_long_output_is_folded_and_shown_whole_when_asked(page: Page) ->
 @pytest.mark.req("rows.update")
 async def test_an_update_keeps_what_is_open_focused_selected_and_scrolled(page: Page) -> None:
     long = "\n".join(f"line {number}" for number in range(400))
-    inner = tool("bash", "i", "Run `inner`", {"command": "inner"}, result=shell(long), speaker=TASK)
+    inner = make_tool_row(
+        "bash",
+        "i",
+        "Run `inner`",
+        {"command": "inner"},
+        result=format_shell_result(long),
+        speaker=TASK,
+    )
     task = {"name": "scout", "title": "look", "isActive": True}
-    outer = tool("task", "o", "scout — look", {"prompt": "Look."}, state="running", task=task,
-                 children=[text("t", "First words", speaker=TASK), inner])  # fmt: skip
+    outer = make_tool_row(
+        "task", "o", "scout — look", {"prompt": "Look."}, state="running", task=task,
+        children=[make_text_row("t", "First words", speaker=TASK), inner],
+    )  # fmt: skip
     await page.evaluate(SHOW, outer)
     await page.get_by_text("inner").click()
     await page.get_by_role("button", name="Show all").click()
@@ -140,7 +169,7 @@ async def test_an_update_keeps_what_is_open_focused_selected_and_scrolled(page: 
     )
     later = {
         **outer, "revision": 2, "state": "done", "durationMs": 3000, "result": "Done.",
-        "children": [*outer["children"], text("u", "Last words", speaker=TASK)],
+        "children": [*outer["children"], make_text_row("u", "Last words", speaker=TASK)],
     }  # fmt: skip
     await page.evaluate(UPDATE, later)
     kept = await page.evaluate(
@@ -163,7 +192,7 @@ async def test_an_update_keeps_what_is_open_focused_selected_and_scrolled(page: 
 
 @pytest.mark.req("rows.update")
 async def test_a_row_of_the_same_revision_is_not_touched(page: Page) -> None:
-    await page.evaluate(SHOW, text("t", "One"))
+    await page.evaluate(SHOW, make_text_row("t", "One"))
     touched = await page.evaluate(
         """async (one) => {
           const seen = [];
@@ -174,7 +203,7 @@ async def test_a_row_of_the_same_revision_is_not_touched(page: Page) -> None:
           await null;
           return seen.concat(watcher.takeRecords()).length;
         }""",
-        text("t", "One"),
+        make_text_row("t", "One"),
     )
     assert touched == 0
 
@@ -183,9 +212,11 @@ async def test_a_row_of_the_same_revision_is_not_touched(page: Page) -> None:
 async def test_sub_agents_nest_fold_and_count_what_they_did(page: Page) -> None:
     def task(name: str, children: list[dict[str, object]], **rest: object) -> dict[str, object]:
         about = {"name": name, "title": f"{name}'s task", "isActive": False}
-        return tool("task", name, "", {"prompt": "Do."}, task=about, children=children, **rest)
+        return make_tool_row(
+            "task", name, "", {"prompt": "Do."}, task=about, children=children, **rest
+        )
 
-    leaf = tool("bash", "l", "Run `deep`", {"command": "deep"}, speaker=TASK)
+    leaf = make_tool_row("bash", "l", "Run `deep`", {"command": "deep"}, speaker=TASK)
     tree = task("outer", [leaf, task("middle", [task("inner", [{**leaf, "id": "m"}])])])
     await page.evaluate(SHOW, tree)
     line = page.locator("summary").first
@@ -202,9 +233,9 @@ async def test_a_sub_agent_at_work_is_open_and_a_long_one_shows_its_latest_steps
     page: Page,
 ) -> None:
     about = {"name": "scout", "title": "look", "isActive": True}
-    children = [text(f"t{n}", f"Step number {n}", speaker=TASK) for n in range(250)]
+    children = [make_text_row(f"t{n}", f"Step number {n}", speaker=TASK) for n in range(250)]
     await page.evaluate(
-        SHOW, tool("task", "k", "", {}, task=about, children=children, state="running")
+        SHOW, make_tool_row("task", "k", "", {}, task=about, children=children, state="running")
     )
     await expect(page.get_by_text("Step number 249")).to_be_visible()
     assert await page.get_by_text("Step number 49", exact=True).count() == 0
@@ -216,7 +247,8 @@ async def test_a_sub_agent_at_work_is_open_and_a_long_one_shows_its_latest_steps
 async def test_a_guest_has_a_name_and_a_colour_and_a_task_needs_none_of_its_own(page: Page) -> None:
     owl = {"id": "g", "name": "owl", "kind": "guest", "hue": 200}
     await page.evaluate("(list) => { rows.show(...list); }", [
-        text("a", "Mine"), text("b", "Hers", speaker=owl), text("c", "Lost", speaker=TASK),
+        make_text_row("a", "Mine"), make_text_row("b", "Hers", speaker=owl),
+        make_text_row("c", "Lost", speaker=TASK),
     ])  # fmt: skip
     assert await page.locator(".speaker-name").all_inner_texts() == ["owl guest", "scout"]
     assert await page.locator(".said.is-guest").count() == 1
@@ -224,7 +256,7 @@ async def test_a_guest_has_a_name_and_a_colour_and_a_task_needs_none_of_its_own(
 
 @pytest.mark.req("rows.thinking")
 async def test_reasoning_is_folded_until_somebody_opens_it(page: Page) -> None:
-    await page.evaluate(SHOW, text("t", "Secret *thoughts*", thinking=True))
+    await page.evaluate(SHOW, make_text_row("t", "Secret *thoughts*", thinking=True))
     assert await page.get_by_text("thoughts").count() == 0
     await page.get_by_text("Thinking").press("Enter")
     await expect(page.get_by_text("thoughts")).to_be_visible()
@@ -250,7 +282,7 @@ async def test_live_text_grows_and_may_turn_from_thoughts_to_words(page: Page) -
 
 @pytest.mark.req("rows.user")
 async def test_words_that_were_not_sent_can_be_sent_again_or_discarded(page: Page) -> None:
-    waiting = user("w", "Hello", state="sending", progress=0.2)
+    waiting = make_user_row("w", "Hello", state="sending", progress=0.2)
     await page.evaluate(SHOW, waiting)
     bar = page.get_by_role("progressbar", name="Upload")
     assert await bar.evaluate("(bar) => bar.value") == 0.2
@@ -275,10 +307,10 @@ async def test_words_that_were_not_sent_can_be_sent_again_or_discarded(page: Pag
 @pytest.mark.req("rows.service")
 async def test_lines_about_the_conversation_and_ends_of_turns_are_told(page: Page) -> None:
     await page.evaluate("(list) => { rows.show(...list); }", [
-        row("service", "s", text="It was **compacted**."),
-        row("end", "a", status="failed"),
-        row("end", "b", status="cancelled"),
-        row("something new", "n", text="A kind that nobody knows yet."),
+        make_row("service", "s", text="It was **compacted**."),
+        make_row("end", "a", status="failed"),
+        make_row("end", "b", status="cancelled"),
+        make_row("something new", "n", text="A kind that nobody knows yet."),
     ])  # fmt: skip
     await expect(page.locator(".service").first).to_have_text("It was compacted.")
     assert [t.strip() for t in await page.locator(".turn-end").all_inner_texts()] == [

@@ -18,11 +18,11 @@ EXECUTABLE = shutil.which("node")
 needs_node = pytest.mark.skipif(EXECUTABLE is None, reason="node is not installed")
 
 
-class Node:
+class NodeProcess:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def ask(self, verb: str, **given: Any) -> Any:
+    def request(self, verb: str, **given: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": verb, **given}) + "\n")
@@ -33,13 +33,13 @@ class Node:
 
 
 @contextmanager
-def node(script: str) -> Iterator[Node]:
+def run_node(script: str) -> Iterator[NodeProcess]:
     assert EXECUTABLE is not None
     env = {**os.environ, "NODE_PATH": str(NPM), "NODE_NO_WARNINGS": "1"}
     pipe = subprocess.PIPE
     command = [EXECUTABLE, str(HERE / script)]
     with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True) as process:
         try:
-            yield Node(process)
+            yield NodeProcess(process)
         finally:
             process.kill()

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from crabtalk_web.sealing import Bound, DataSealer, bind, bound_of, new_key
+from crabtalk_web.sealing import DataSealer, SealBinding, bind_value, new_key, read_binding
 
 
 @pytest.mark.req("sealing.bound")
 def test_a_value_says_inside_the_seal_what_it_is_for() -> None:
     sealer = DataSealer(new_key())
-    to = Bound("rpc", "session", 7)
-    opened = sealer.open(sealer.seal(bind({"id": "x"}, to)))
-    assert bound_of(opened) == to
+    to = SealBinding("rpc", "session", 7)
+    opened = sealer.open(sealer.seal(bind_value({"id": "x"}, to)))
+    assert read_binding(opened) == to
     assert opened["id"] == "x"
 
 
@@ -21,4 +21,4 @@ def test_a_value_says_inside_the_seal_what_it_is_for() -> None:
     "value", [None, 1, [], {}, {"crabtalkBound": None}, {"crabtalkBound": ["a", "b", True]}]
 )
 def test_values_of_those_who_do_not_say_are_bound_to_nothing(value: Any) -> None:
-    assert bound_of(value) is None
+    assert read_binding(value) is None

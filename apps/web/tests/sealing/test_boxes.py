@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk_web.sealing import (
-    Approval,
     MasterSecret,
+    PairingApproval,
     PairingSecret,
-    approve_link,
+    approve_device_link,
     approve_with_content_key,
     approve_with_secret,
     from_backup_text,
     from_base64,
     from_base64url,
-    key_of_link,
     new_key,
     open_box,
+    parse_link_key,
     seal_box,
     to_backup_text,
     to_base64,
@@ -62,11 +62,11 @@ def test_an_approval_says_which_of_the_two_it_is() -> None:
     pairing = PairingSecret()
     public = pairing.public_key
     old = approve_with_secret(public, SECRET.secret)
-    assert pairing.open_approval(old) == Approval(master_secret=SECRET.secret)
+    assert pairing.open_approval(old) == PairingApproval(master_secret=SECRET.secret)
     new = approve_with_content_key(public, KEYS.public)
-    assert pairing.open_approval(new) == Approval(content_public_key=KEYS.public)
-    link = approve_link(public, SECRET.secret)
-    assert pairing.open_approval(link) == Approval(master_secret=SECRET.secret)
+    assert pairing.open_approval(new) == PairingApproval(content_public_key=KEYS.public)
+    link = approve_device_link(public, SECRET.secret)
+    assert pairing.open_approval(link) == PairingApproval(master_secret=SECRET.secret)
     for other in (to_base64(seal_box(public, b"\1" + KEYS.public)), "no box", ""):
         assert pairing.open_approval(other) is None
     assert PairingSecret().open_approval(old) is None
@@ -92,9 +92,9 @@ def test_links_carry_the_public_key_and_nothing_else() -> None:
     page = pairing.page_link("https://relay.example/")
     assert page == f"https://relay.example/terminal/connect#key={key}"
     for link in (pairing.terminal_link, pairing.account_link, page):
-        assert key_of_link(link) == pairing.public_key
+        assert parse_link_key(link) == pairing.public_key
     for other in ("", key, "happy://terminal?", "happy://terminal?short", f"{page}x", "#key="):
-        assert key_of_link(other) is None
+        assert parse_link_key(other) is None
 
 
 @pytest.mark.req("sealing.backup")

@@ -6,20 +6,26 @@ from hypothesis import strategies as st
 from nacl.public import PrivateKey
 from nacl.signing import VerifyKey
 
-from crabtalk_web.sealing import MasterSecret, blob_key, derive, new_key, session_key
+from crabtalk_web.sealing import (
+    MasterSecret,
+    derive_blob_key,
+    derive_key,
+    derive_session_key,
+    new_key,
+)
 
 
 @pytest.mark.req("sealing.tree")
 def test_the_tree_has_the_keys_others_derive() -> None:
-    key = derive(b"test seed", "test usage", "child1", "child2")
+    key = derive_key(b"test seed", "test usage", "child1", "child2")
     assert key.hex().upper() == "1011C097D2105D27362B987A631496BBF68B836124D1D072E9D1613C6028CF75"
 
 
 @pytest.mark.req("sealing.tree")
 @given(st.binary(max_size=64), st.lists(st.text(max_size=5), max_size=3), st.text(max_size=5))
 def test_every_step_of_a_path_leads_to_another_key(seed: bytes, path: list[str], word: str) -> None:
-    keys = {derive(seed, "usage", *path), derive(seed, "usage", *path, word)}
-    keys |= {derive(seed, "Usage", *path), derive(seed + b"1", "usage", *path)}
+    keys = {derive_key(seed, "usage", *path), derive_key(seed, "usage", *path, word)}
+    keys |= {derive_key(seed, "Usage", *path), derive_key(seed + b"1", "usage", *path)}
     assert len(keys) == 4
     assert all(len(key) == 32 for key in keys)
 
@@ -30,10 +36,10 @@ def test_what_a_master_secret_stands_for() -> None:
     content = secret.content_keys
     assert bytes(PrivateKey(content.secret).public_key) == content.public
     assert content.public == bytes(
-        PrivateKey.from_seed(derive(secret.secret, "Happy EnCoder", "content")).public_key
+        PrivateKey.from_seed(derive_key(secret.secret, "Happy EnCoder", "content")).public_key
     )
     VerifyKey(secret.account_key).verify(b"challenge", secret.sign(b"challenge"))
-    assert secret.blob_key == derive(secret.secret, "Happy Blobs", "master")
+    assert secret.blob_key == derive_key(secret.secret, "Happy Blobs", "master")
     assert (len(secret.anonymous_id), secret.anonymous_id.lower()) == (16, secret.anonymous_id)
 
 
@@ -56,13 +62,13 @@ def test_a_master_secret_has_32_bytes(size: int) -> None:
 @pytest.mark.req("sealing.session_key")
 def test_a_conversations_key_can_be_said_again_and_is_no_others() -> None:
     machine = new_key()
-    key = session_key(machine, "crab", "user", 0)
-    assert key == session_key(machine, "crab", "user", 0)
+    key = derive_session_key(machine, "crab", "user", 0)
+    assert key == derive_session_key(machine, "crab", "user", 0)
     others = {
-        session_key(machine, "crab", "user", 1),
-        session_key(machine, "crab", "user2", 0),
-        session_key(machine, "crabuser", "", 0),
-        session_key(new_key(), "crab", "user", 0),
-        blob_key(key),
+        derive_session_key(machine, "crab", "user", 1),
+        derive_session_key(machine, "crab", "user2", 0),
+        derive_session_key(machine, "crabuser", "", 0),
+        derive_session_key(new_key(), "crab", "user", 0),
+        derive_blob_key(key),
     }
     assert len(others - {key}) == 5

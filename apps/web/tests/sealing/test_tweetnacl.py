@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.web.tests.sealing.node import Node, node
+from apps.web.tests.sealing.node import NodeProcess, run_node
 from crabtalk_web.sealing import (
     LegacySealer,
     MasterSecret,
@@ -25,58 +25,60 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Node]:
-    with node("tweetnacl.cjs") as running:
+def app() -> Iterator[NodeProcess]:
+    with run_node("tweetnacl.cjs") as running:
         yield running
 
 
 @pytest.mark.req("sealing.tweetnacl")
-def test_values_and_blobs_both_ways(app: Node) -> None:
+def test_values_and_blobs_both_ways(app: NodeProcess) -> None:
     key, plain = new_key(), os.urandom(70_000)
     sealer = LegacySealer(key)
     sealed = sealer.seal({"crab": "🦀"})
-    assert app.ask("openSecret", key=to_base64(key), sealed=sealed) == to_base64(
+    assert app.request("openSecret", key=to_base64(key), sealed=sealed) == to_base64(
         '{"crab":"🦀"}'.encode()
     )
-    there = app.ask("sealSecret", key=to_base64(key), plain=to_base64(b'{"a":[1,null]}'))
+    there = app.request("sealSecret", key=to_base64(key), plain=to_base64(b'{"a":[1,null]}'))
     assert sealer.open(there) == {"a": [1, None]}
     blob = seal_blob(key, plain)
-    assert app.ask("openSecret", key=to_base64(key), sealed=to_base64(blob)) == to_base64(plain)
-    back = from_base64(app.ask("sealSecret", key=to_base64(key), plain=to_base64(plain)))
+    assert app.request("openSecret", key=to_base64(key), sealed=to_base64(blob)) == to_base64(plain)
+    back = from_base64(app.request("sealSecret", key=to_base64(key), plain=to_base64(plain)))
     assert back is not None
     assert open_blob(key, back) == plain
 
 
 @pytest.mark.req("sealing.tweetnacl")
-def test_boxes_and_wrapped_keys_both_ways(app: Node) -> None:
+def test_boxes_and_wrapped_keys_both_ways(app: NodeProcess) -> None:
     keys = MasterSecret(new_key()).content_keys
     key = new_key()
     wrapped = wrap_key(keys.public, key)
-    opened = app.ask("openBox", secret=to_base64(keys.secret), sealed=to_base64(wrapped[1:]))
+    opened = app.request("openBox", secret=to_base64(keys.secret), sealed=to_base64(wrapped[1:]))
     assert opened == to_base64(key)
-    there = from_base64(app.ask("sealBox", publicKey=to_base64(keys.public), plain=to_base64(key)))
+    there = from_base64(
+        app.request("sealBox", publicKey=to_base64(keys.public), plain=to_base64(key))
+    )
     assert there is not None
     assert open_box(keys.secret, there) == key
     assert unwrap_key(keys.secret, b"\0" + there) == key
 
 
 @pytest.mark.req("sealing.tweetnacl")
-def test_approvals_both_ways(app: Node) -> None:
+def test_approvals_both_ways(app: NodeProcess) -> None:
     pairing, keys = PairingSecret(), MasterSecret(new_key()).content_keys
     response = approve_with_content_key(pairing.public_key, keys.public)
-    opened = app.ask("openBox", secret=to_base64(pairing.secret), sealed=response)
+    opened = app.request("openBox", secret=to_base64(pairing.secret), sealed=response)
     assert opened == to_base64(b"\0" + keys.public)
     public = to_base64(pairing.public_key)
-    there = app.ask("sealBox", publicKey=public, plain=to_base64(b"\0" + keys.public))
+    there = app.request("sealBox", publicKey=public, plain=to_base64(b"\0" + keys.public))
     approval = pairing.open_approval(there)
     assert approval is not None
     assert approval.content_public_key == keys.public
 
 
 @pytest.mark.req("sealing.tweetnacl")
-def test_accounts_and_their_signatures(app: Node) -> None:
+def test_accounts_and_their_signatures(app: NodeProcess) -> None:
     secret = MasterSecret(new_key())
     public = to_base64(secret.account_key)
-    assert app.ask("account", secret=to_base64(secret.secret)) == public
+    assert app.request("account", secret=to_base64(secret.secret)) == public
     signature, message = to_base64(secret.sign(b"challenge")), to_base64(b"challenge")
-    assert app.ask("verify", publicKey=public, signature=signature, message=message)
+    assert app.request("verify", publicKey=public, signature=signature, message=message)

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.stream.wire_of_others import BODY, ENVELOPE, judged
+from apps.web.tests.stream.wire_of_others import BODY, ENVELOPE, judge_values
 
 pytestmark = pytest.mark.interop
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
 
-def fixture(name: str) -> list[dict[str, Any]]:
+def read_fixture(name: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads((FIXTURES / name).read_text(encoding="utf-8"))
     return rows
 
 
 @pytest.mark.req("stream.reading.generations")
 def test_the_published_schema_takes_and_refuses_what_our_probes_say() -> None:
-    probes = fixture("probes.json")
-    found = judged(ENVELOPE, [probe["value"] for probe in probes])
+    probes = read_fixture("probes.json")
+    found = judge_values(ENVELOPE, [probe["value"] for probe in probes])
     assert {p["name"]: p["taken"] for p in probes} == dict(
         zip([p["name"] for p in probes], found, strict=True)
     )
@@ -29,8 +29,8 @@ def test_the_published_schema_takes_and_refuses_what_our_probes_say() -> None:
 
 @pytest.mark.req("stream.bodies.kinds")
 def test_the_published_schema_takes_the_bodies_our_fixtures_say() -> None:
-    bodies = fixture("bodies.json")
-    found = judged(BODY, [body["value"] for body in bodies])
+    bodies = read_fixture("bodies.json")
+    found = judge_values(BODY, [body["value"] for body in bodies])
     assert {b["name"]: b["taken"] for b in bodies} == dict(
         zip([b["name"] for b in bodies], found, strict=True)
     )
@@ -41,5 +41,5 @@ def test_the_published_schema_takes_every_envelope_the_adapter_writes() -> None:
     lines = (FIXTURES / "emitted.jsonl").read_text(encoding="utf-8").splitlines()
     envelopes = [json.loads(line) for line in lines]
     assert len(envelopes) > 50
-    assert all(judged(ENVELOPE, envelopes))
-    assert all(judged(BODY, [{"role": "session", "content": one} for one in envelopes]))
+    assert all(judge_values(ENVELOPE, envelopes))
+    assert all(judge_values(BODY, [{"role": "session", "content": one} for one in envelopes]))

@@ -9,32 +9,40 @@ import msgspec
 import pytest
 
 from crabtalk_web.adapter import asks, background, segment, waiting, words
-from crabtalk_web.adapter.adapter import outcome
-from crabtalk_web.adapter.happenings import Ended, Reason
-from crabtalk_web.stream import EVENTS, LARGEST, Envelope, EnvelopeError, Status, Usage, check
-from crabtalk_web.stream.events import ADDED
+from crabtalk_web.adapter.adapter import turn_outcome
+from crabtalk_web.adapter.happenings import EndReason, RunEnded
+from crabtalk_web.stream import (
+    EVENTS,
+    MAX_ENVELOPE_BYTES,
+    Envelope,
+    EnvelopeError,
+    EnvelopeUsage,
+    TurnStatus,
+    check_envelope,
+)
+from crabtalk_web.stream.events import ADDED_KEYS
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "session-stream.md").read_text(encoding="utf-8")
 ID = "c" * 24
 
 
-def rows(first: str) -> list[list[str]]:
+def read_table(first: str) -> list[list[str]]:
     """The cells of the table whose head begins so."""
     body = PAGE.partition(f"\n| {first} |")[2].partition("\n\n")[0]
     lines = body.splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
 
 
-def code(cell: str) -> list[str]:
+def list_code_spans(cell: str) -> list[str]:
     return re.findall("`([^`]+)`", cell)
 
 
 @pytest.mark.req("stream.page")
 def test_every_field_of_an_envelope_is_on_the_page() -> None:
-    found = {code(row[0])[0]: row for row in rows("Field")}
+    found = {list_code_spans(row[0])[0]: row for row in read_table("Field")}
     assert list(found) == list(Envelope.__struct_fields__)
-    assert set(code(found["usage"][2])) == {*Usage.__struct_fields__}
+    assert set(list_code_spans(found["usage"][2])) == {*EnvelopeUsage.__struct_fields__}
     optional = {name for name, row in found.items() if "may be absent" in row[1]}
     required = msgspec.json.schema(Envelope)["$defs"]["Envelope"]["required"]
     assert optional == set(found) - set(required)
@@ -42,23 +50,27 @@ def test_every_field_of_an_envelope_is_on_the_page() -> None:
 
 @pytest.mark.req("stream.page")
 def test_every_event_is_on_the_page_with_its_fields_and_who_may_say_it() -> None:
-    found = {code(row[0])[0]: row for row in rows("`t`")}
+    found = {list_code_spans(row[0])[0]: row for row in read_table("`t`")}
     assert list(found) == list(EVENTS)
     for tag, row in found.items():
         fields = msgspec.structs.fields(EVENTS[tag])
-        assert code(row[1]) == [f.encode_name + ("" if f.required else "?") for f in fields]
-        assert row[2] == ("user, agent" if may_be_a_users(tag) else "agent")
-    added = {key for keys in ADDED.values() for key in keys}
-    assert added == set(code(PAGE.partition("it reads the\nrest")[0].rpartition("\n\n")[2]))
-    assert code(found["turn-end"][3]) == list(get_args(Status))
+        assert list_code_spans(row[1]) == [
+            f.encode_name + ("" if f.required else "?") for f in fields
+        ]
+        assert row[2] == ("user, agent" if may_be_from_user(tag) else "agent")
+    added = {key for keys in ADDED_KEYS.values() for key in keys}
+    assert added == set(
+        list_code_spans(PAGE.partition("it reads the\nrest")[0].rpartition("\n\n")[2])
+    )
+    assert list_code_spans(found["turn-end"][3]) == list(get_args(TurnStatus))
 
 
-def may_be_a_users(tag: str) -> bool:
+def may_be_from_user(tag: str) -> bool:
     given: dict[str, Any] = {"size": 1, "args": {}, "status": "failed"}
     event = EVENTS[tag]
     parts = {f.name: given.get(f.name, "x") for f in msgspec.structs.fields(event) if f.required}
     try:
-        check(Envelope(id=ID, time=1, role="user", ev=event(**parts)))  # type: ignore[arg-type]
+        check_envelope(Envelope(id=ID, time=1, role="user", ev=event(**parts)))  # type: ignore[arg-type]
     except EnvelopeError:
         return False
     return True
@@ -67,43 +79,43 @@ def may_be_a_users(tag: str) -> bool:
 @pytest.mark.req("stream.page")
 def test_every_end_is_on_the_page_as_it_is() -> None:
     ends = [
-        Ended(Reason.COMPLETED),
-        Ended(Reason.CANCELLED),
-        Ended(Reason.ERROR, "x"),
-        Ended(Reason.MAX_ITERATIONS),
-        Ended(Reason.NO_ACTION),
+        RunEnded(EndReason.COMPLETED),
+        RunEnded(EndReason.CANCELLED),
+        RunEnded(EndReason.ERROR, "x"),
+        RunEnded(EndReason.MAX_ITERATIONS),
+        RunEnded(EndReason.NO_ACTION),
     ]
-    assert {end.reason for end in ends} == set(Reason) - {Reason.UNKNOWN}
-    for row, end in zip(rows("The run stopped because"), ends, strict=True):
-        status, service = outcome(end, is_killed=False)
-        assert code(row[2]) == [status]
+    assert {end.reason for end in ends} == set(EndReason) - {EndReason.UNKNOWN}
+    for row, end in zip(read_table("The run stopped because"), ends, strict=True):
+        status, service = turn_outcome(end, is_killed=False)
+        assert list_code_spans(row[2]) == [status]
         assert bool(row[1]) == bool(service)
 
 
 @pytest.mark.req("stream.page")
 def test_every_tool_is_on_the_page_as_it_is_shown() -> None:
-    found = rows("Tool")
-    names = [code(row[0])[0] for row in found]
+    found = read_table("Tool")
+    names = [list_code_spans(row[0])[0] for row in found]
     assert set(words.PHRASES) <= set(names)
     for row, name in zip(found, names, strict=True):
         key = words.PHRASES.get(name, ("", ""))[1]
         args = {key: key} if key else {}
-        shown = [words.tool_name(name), words.compat_name(name)]
-        assert [code(row[1])[0], code(row[2])[0]] == shown
-        assert row[3] == words.title(name, args)
+        shown = [words.format_tool_name(name), words.format_compat_name(name)]
+        assert [list_code_spans(row[1])[0], list_code_spans(row[2])[0]] == shown
+        assert row[3] == words.build_title(name, args)
 
 
 BOUNDS = [
-    ("An envelope", [LARGEST]),
-    ("A piece of text", [segment.MOST, segment.ENOUGH]),
-    ("`result`", [words.RESULT]),
-    ("`args`", [words.ARGUMENTS]),
-    ("`args` of an approval", [asks.MOST_BYTES]),
-    ("`title`", [words.TITLE]),
-    ("`description`", [words.DESCRIPTION]),
-    ("`name` of a tool", [words.NAME]),
-    ("Happenings that wait", [waiting.MOST_HAPPENINGS, waiting.MOST_CHARACTERS]),
-    ("Tasks in the background that are remembered", [background.MOST]),
+    ("An envelope", [MAX_ENVELOPE_BYTES]),
+    ("A piece of text", [segment.HARD_LIMIT, segment.SOFT_LIMIT]),
+    ("`result`", [words.MAX_RESULT]),
+    ("`args`", [words.MAX_ARGUMENTS]),
+    ("`args` of an approval", [asks.MAX_FORM_BYTES]),
+    ("`title`", [words.MAX_TITLE]),
+    ("`description`", [words.MAX_DESCRIPTION]),
+    ("`name` of a tool", [words.MAX_NAME]),
+    ("Happenings that wait", [waiting.MAX_EVENTS, waiting.MAX_CHARACTERS]),
+    ("Tasks in the background that are remembered", [background.MAX_RUNS]),
 ]
 
 
@@ -111,7 +123,7 @@ BOUNDS = [
 def test_every_bound_is_on_the_page_with_its_number() -> None:
     found = [
         (row[0], [int(n.replace(" ", "")) for n in re.findall(r"\d[\d ]*\d|\d", row[1])])
-        for row in rows("What")
+        for row in read_table("What")
     ]
     assert found == BOUNDS
 
@@ -131,5 +143,5 @@ def test_the_lines_on_the_page_are_envelopes() -> None:
         for key in ("id", "turn"):
             if key in value:
                 value[key] = value[key].rstrip("…").ljust(24, "0")
-        check(msgspec.convert(value, Envelope))
+        check_envelope(msgspec.convert(value, Envelope))
     assert len(lines) == 6

@@ -14,14 +14,14 @@ from crabtalk_web.stream import (
     EnvelopeError,
     SessionBody,
     UserBody,
-    check,
-    decode,
+    check_envelope,
     decode_body,
-    encode,
+    decode_envelope,
     encode_body,
+    encode_envelope,
     read_envelope,
 )
-from crabtalk_web.stream.schema import PATH, document, schema
+from crabtalk_web.stream.schema import PATH, build_schema, render_schema
 
 FIXTURES = Path(__file__).with_name("fixtures")
 PROBES: list[dict[str, Any]] = json.loads((FIXTURES / "probes.json").read_text(encoding="utf-8"))
@@ -29,7 +29,7 @@ BODIES: list[dict[str, Any]] = json.loads((FIXTURES / "bodies.json").read_text(e
 KINDS = {"user": UserBody, "agent": AgentBody, "session": SessionBody}
 
 
-def named(rows: list[dict[str, Any]]) -> list[Any]:
+def name_params(rows: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(row, id=row["name"]) for row in rows]
 
 
@@ -43,62 +43,62 @@ def is_taken(value: Any) -> bool:
 
 def is_written(value: Any) -> bool:
     try:
-        check(msgspec.convert(value, Envelope))
+        check_envelope(msgspec.convert(value, Envelope))
     except (EnvelopeError, msgspec.ValidationError):
         return False
     return True
 
 
-def fits(value: Any, part: str) -> bool:
-    whole = schema()
+def fits_schema(value: Any, part: str) -> bool:
+    whole = build_schema()
     validator = jsonschema.Draft202012Validator({**whole, "$ref": f"#/$defs/{part}"})
     return bool(validator.is_valid(value))
 
 
 @pytest.mark.req("stream.reading.generations")
-@pytest.mark.parametrize("probe", named(PROBES))
+@pytest.mark.parametrize("probe", name_params(PROBES))
 def test_the_reader_takes_and_refuses_what_others_do(probe: dict[str, Any]) -> None:
     assert is_taken(probe["value"]) == probe["taken"]
 
 
 @pytest.mark.req("stream.strict.profile")
-@pytest.mark.parametrize("probe", named([p for p in PROBES if "emitted" in p]))
+@pytest.mark.parametrize("probe", name_params([p for p in PROBES if "emitted" in p]))
 def test_the_writer_lets_out_what_the_strictest_reader_takes(probe: dict[str, Any]) -> None:
     assert is_written(probe["value"]) == probe["emitted"]
 
 
 @pytest.mark.req("stream.schema.exported")
-@pytest.mark.parametrize("probe", named(PROBES))
+@pytest.mark.parametrize("probe", name_params(PROBES))
 def test_the_schema_agrees_with_reader_and_writer(probe: dict[str, Any]) -> None:
-    assert fits(probe["value"], "Accepted") == probe["taken"]
+    assert fits_schema(probe["value"], "Accepted") == probe["taken"]
     if "emitted" in probe:
-        assert fits(probe["value"], "Emitted") == probe["emitted"]
+        assert fits_schema(probe["value"], "Emitted") == probe["emitted"]
 
 
 @pytest.mark.req("stream.schema.exported")
 def test_the_committed_schema_is_fresh() -> None:
-    assert PATH.read_text(encoding="utf-8") == document(), (
+    assert PATH.read_text(encoding="utf-8") == render_schema(), (
         "run: python -m crabtalk_web.stream.schema --write"
     )
 
 
 @pytest.mark.req("stream.strict.profile")
-@pytest.mark.parametrize("probe", named([p for p in PROBES if p.get("emitted")]))
+@pytest.mark.parametrize("probe", name_params([p for p in PROBES if p.get("emitted")]))
 def test_what_is_written_comes_back_as_it_was(probe: dict[str, Any]) -> None:
     envelope = msgspec.convert(probe["value"], Envelope)
-    assert decode(encode(envelope)) == envelope
+    assert decode_envelope(encode_envelope(envelope)) == envelope
     body = decode_body(encode_body(envelope))
     assert isinstance(body, SessionBody)
     assert body.content == envelope
 
 
 @pytest.mark.req("stream.bodies.kinds")
-@pytest.mark.parametrize("row", named(BODIES))
+@pytest.mark.parametrize("row", name_params(BODIES))
 def test_a_body_of_each_kind_is_read_and_any_other_is_passed_over(row: dict[str, Any]) -> None:
     body = decode_body(json.dumps(row["value"]))
     assert type(body) is KINDS.get(row["kind"], type(None))
     if row["kind"] == "session" and row["taken"]:
-        assert fits(row["value"], "Body")
+        assert fits_schema(row["value"], "Body")
 
 
 @pytest.mark.req("stream.reading.additions")

@@ -12,47 +12,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk_web.stream import (
-    LARGEST,
+    MAX_ENVELOPE_BYTES,
     Envelope,
     EnvelopeError,
-    File,
-    Image,
-    Order,
+    EnvelopeOrder,
+    EnvelopeUsage,
+    FileEvent,
+    ImagePreview,
+    IncreasingClock,
     OrderError,
-    Service,
-    Start,
-    Stop,
-    Text,
-    Times,
+    ServiceEvent,
+    SubagentStart,
+    SubagentStop,
+    TextEvent,
     ToolCallEnd,
     ToolCallStart,
     TurnEnd,
     TurnStart,
-    Usage,
-    check,
-    decode,
+    check_envelope,
     decode_body,
-    derived_id,
-    encode,
+    decode_envelope,
+    derive_id,
+    encode_envelope,
     is_cuid,
-    is_own,
+    is_own_id,
     new_id,
 )
-from crabtalk_web.stream.plain import parsed
+from crabtalk_web.stream.plain import parse_json
 
-ID, TURN, SUB = derived_id("id"), derived_id("turn"), derived_id("subagent")
+ID, TURN, SUB = derive_id("id"), derive_id("turn"), derive_id("subagent")
 
 
-def agent(event: Any, **parts: Any) -> Envelope:
+def make_agent_envelope(event: Any, **parts: Any) -> Envelope:
     return Envelope(**{"id": ID, "time": 5, "role": "agent", "turn": TURN, **parts}, ev=event)
 
 
-def tool(**parts: Any) -> ToolCallStart:
+def make_tool_start(**parts: Any) -> ToolCallStart:
     given = {"call": "k", "name": "grep", "title": "t", "description": "d", "args": {}}
     return ToolCallStart(**{**given, **parts})
 
 
-def odd(event: Any, **parts: Any) -> Any:
+def make_unchecked(event: Any, **parts: Any) -> Any:
     """What no type checker would let pass."""
     return event(**parts)
 
@@ -70,18 +70,18 @@ def test_new_ids_have_the_one_shape_and_are_never_the_same() -> None:
 
 @pytest.mark.req("stream.ids.derived")
 def test_a_derived_id_is_the_same_in_every_process() -> None:
-    code = "from crabtalk_web.stream import derived_id; print(derived_id('a', 1, '\\ud800é'))"
+    code = "from crabtalk_web.stream import derive_id; print(derive_id('a', 1, '\\ud800é'))"
     other = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
-    assert other == derived_id("a", 1, "\ud800é")
-    assert is_own(other)
+    assert other == derive_id("a", 1, "\ud800é")
+    assert is_own_id(other)
 
 
 @pytest.mark.req("stream.ids.derived")
 @given(*[st.lists(st.text(max_size=4) | st.integers(0, 9), min_size=1, max_size=4)] * 2)
 def test_ids_of_different_things_differ(one: list[str | int], other: list[str | int]) -> None:
-    assert (derived_id(*one) == derived_id(*other)) == (one == other)
+    assert (derive_id(*one) == derive_id(*other)) == (one == other)
 
 
 @pytest.mark.req("stream.ids.shape")
@@ -93,7 +93,7 @@ def test_ids_of_others_are_told_by_their_letters_and_their_length(text: str) -> 
 @pytest.mark.req("stream.times.increase")
 @given(st.lists(st.integers(0, 50)))
 def test_times_only_ever_grow_and_are_never_early(clock: list[int]) -> None:
-    times = Times()
+    times = IncreasingClock()
     given_out = [times.next(at) for at in clock]
     assert given_out == sorted(set(given_out))
     assert all(out >= at for out, at in zip(given_out, clock, strict=True))
@@ -107,43 +107,49 @@ MENDED = "a\ufffdb\ufffd🦀"
 
 @pytest.mark.req("stream.strict.text")
 def test_half_a_surrogate_pair_is_replaced_before_it_leaves() -> None:
-    said = decode(encode(agent(tool(call=BROKEN, args={BROKEN: [BROKEN]}))))
-    assert said.ev == tool(call=MENDED, args={MENDED: [MENDED]})
+    said = decode_envelope(
+        encode_envelope(make_agent_envelope(make_tool_start(call=BROKEN, args={BROKEN: [BROKEN]})))
+    )
+    assert said.ev == make_tool_start(call=MENDED, args={MENDED: [MENDED]})
 
 
 @pytest.mark.req("stream.reading.odd")
 def test_half_a_surrogate_pair_is_replaced_as_it_is_read() -> None:
-    data = json.dumps(msgspec.to_builtins(agent(Text(text=BROKEN))))
+    data = json.dumps(msgspec.to_builtins(make_agent_envelope(TextEvent(text=BROKEN))))
     assert "\\ud800" in data
-    assert decode(data).ev == Text(text=MENDED)
+    assert decode_envelope(data).ev == TextEvent(text=MENDED)
 
 
 @pytest.mark.req("stream.reading.odd")
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000])
 def test_what_is_no_number_of_json_is_refused_wherever_it_is(number: str) -> None:
     with pytest.raises(EnvelopeError):
-        parsed(f"[{number}]")
+        parse_json(f"[{number}]")
     data = '{"id":"a","time":1,"role":"user","ev":{"t":"file","ref":"","name":"","size":1}}'
-    assert decode(data).time == 1
+    assert decode_envelope(data).time == 1
     for place in ("time", "size"):
         with pytest.raises(EnvelopeError):
-            decode(data.replace(f'"{place}":1', f'"{place}":{number}'))
+            decode_envelope(data.replace(f'"{place}":1', f'"{place}":{number}'))
     with pytest.raises(EnvelopeError):
-        decode(encode(agent(tool())).decode().replace('"args":{}', f'"args":{{"n":{number}}}'))
+        decode_envelope(
+            encode_envelope(make_agent_envelope(make_tool_start()))
+            .decode()
+            .replace('"args":{}', f'"args":{{"n":{number}}}')
+        )
     assert decode_body(f'{{"role":"agent","content":{{"type":"x","n":{number}}}}}') is None
 
 
 @pytest.mark.req("stream.strict.numbers")
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_nothing_that_is_no_number_leaves(number: float) -> None:
-    for event in (tool(args={"a": [number]}), File(ref="r", name="n", size=number)):
+    for event in (make_tool_start(args={"a": [number]}), FileEvent(ref="r", name="n", size=number)):
         with pytest.raises(EnvelopeError):
-            encode(agent(event))
+            encode_envelope(make_agent_envelope(event))
     with pytest.raises(EnvelopeError):
-        encode(agent(Text(text="x"), time=number))
+        encode_envelope(make_agent_envelope(TextEvent(text="x"), time=number))
 
 
-def nested(depth: int) -> Any:
+def nest_lists(depth: int) -> Any:
     value: Any = "x"
     for _ in range(depth):
         value = [value]
@@ -153,13 +159,13 @@ def nested(depth: int) -> Any:
 @pytest.mark.req("stream.reading.odd")
 @pytest.mark.parametrize("depth", [66, 5000, 200_000])
 def test_what_is_too_deep_is_refused_both_ways(depth: int) -> None:
-    data = encode(agent(tool())).decode()
+    data = encode_envelope(make_agent_envelope(make_tool_start())).decode()
     deep = "[" * depth + "]" * depth
     with pytest.raises(EnvelopeError):
-        decode(data.replace('"args":{}', f'"args":{{"a":{deep}}}'))
+        decode_envelope(data.replace('"args":{}', f'"args":{{"a":{deep}}}'))
     if depth < 200_000:  # Python itself cannot take such a value apart again
         with pytest.raises(EnvelopeError):
-            encode(agent(tool(args={"a": nested(depth)})))
+            encode_envelope(make_agent_envelope(make_tool_start(args={"a": nest_lists(depth)})))
 
 
 @pytest.mark.req("stream.reading.odd")
@@ -191,31 +197,35 @@ def test_no_value_is_too_strange_to_be_read_or_passed_over(value: Any) -> None:
 
 @pytest.mark.req("stream.strict.size")
 def test_an_envelope_that_no_relay_would_carry_does_not_leave() -> None:
-    assert encode(agent(Text(text="x" * (LARGEST - 200))))
+    assert encode_envelope(make_agent_envelope(TextEvent(text="x" * (MAX_ENVELOPE_BYTES - 200))))
     with pytest.raises(EnvelopeError, match="in pieces"):
-        encode(agent(Text(text="x" * LARGEST)))
+        encode_envelope(make_agent_envelope(TextEvent(text="x" * MAX_ENVELOPE_BYTES)))
 
 
 @pytest.mark.req("stream.strict.profile")
 def test_a_name_of_another_kind_leaves_only_for_those_who_know_it() -> None:
     with pytest.raises(EnvelopeError, match="hyphens"):
-        encode(agent(tool(name="Bash")))
-    assert decode(encode(agent(tool(name="Bash")), is_compat=True)).ev == tool(name="Bash")
+        encode_envelope(make_agent_envelope(make_tool_start(name="Bash")))
+    assert decode_envelope(
+        encode_envelope(make_agent_envelope(make_tool_start(name="Bash")), is_compat=True)
+    ).ev == make_tool_start(name="Bash")
 
 
 @pytest.mark.req("stream.strict.absent")
 @pytest.mark.parametrize(
     "envelope",
     [
-        agent(Start(), subagent=SUB),
-        agent(ToolCallEnd(call="k")),
-        agent(File(ref="r", name="n", size=1)),
-        agent(Text(text="x"), usage=Usage(input_tokens=1, output_tokens=1)),
-        Envelope(id=ID, time=1, role="user", ev=Text(text="x")),
+        make_agent_envelope(SubagentStart(), subagent=SUB),
+        make_agent_envelope(ToolCallEnd(call="k")),
+        make_agent_envelope(FileEvent(ref="r", name="n", size=1)),
+        make_agent_envelope(
+            TextEvent(text="x"), usage=EnvelopeUsage(input_tokens=1, output_tokens=1)
+        ),
+        Envelope(id=ID, time=1, role="user", ev=TextEvent(text="x")),
     ],
 )
 def test_what_is_absent_is_left_out_and_never_null(envelope: Envelope) -> None:
-    data = encode(envelope)
+    data = encode_envelope(envelope)
     assert b"null" not in data
     assert b'""' not in data
     assert (b'"turn"' in data) == (envelope.role == "agent")
@@ -224,20 +234,29 @@ def test_what_is_absent_is_left_out_and_never_null(envelope: Envelope) -> None:
 @pytest.mark.parametrize(
     ("envelope", "complaint"),
     [
-        (agent(Text(text="x"), turn=""), "turn is missing"),
-        (agent(Text(text="x"), id="a" * 32), "id is no id of 24 characters"),
-        (agent(Text(text="x"), time=True), "time|no envelope"),
-        (agent(Text(text="x"), time=2**53), "time is too far away"),
-        (agent(Service(text="x"), role="user"), "role is user, and service is an agent's"),
-        (agent(Text(text="x"), role="user", subagent=SUB), "subagent is of a user"),
-        (agent(odd(Text, text=7)), "no envelope"),
-        (agent(odd(TurnEnd, status="canceled")), "no envelope"),
-        (agent(tool(title=" ")), "ev.title is empty"),
-        (agent(tool(args={1: 2})), "no envelope|no text"),
-        (agent(tool(args={"a": object()})), "no envelope|nothing that JSON has"),
-        (agent(ToolCallEnd(call="k", duration_ms=-1)), "durationMs is negative"),
+        (make_agent_envelope(TextEvent(text="x"), turn=""), "turn is missing"),
+        (make_agent_envelope(TextEvent(text="x"), id="a" * 32), "id is no id of 24 characters"),
+        (make_agent_envelope(TextEvent(text="x"), time=True), "time|no envelope"),
+        (make_agent_envelope(TextEvent(text="x"), time=2**53), "time is too far away"),
         (
-            agent(File(ref="r", name="n", size=1, image=Image(1, 1, ""))),
+            make_agent_envelope(ServiceEvent(text="x"), role="user"),
+            "role is user, and service is an agent's",
+        ),
+        (
+            make_agent_envelope(TextEvent(text="x"), role="user", subagent=SUB),
+            "subagent is of a user",
+        ),
+        (make_agent_envelope(make_unchecked(TextEvent, text=7)), "no envelope"),
+        (make_agent_envelope(make_unchecked(TurnEnd, status="canceled")), "no envelope"),
+        (make_agent_envelope(make_tool_start(title=" ")), "ev.title is empty"),
+        (make_agent_envelope(make_tool_start(args={1: 2})), "no envelope|no text"),
+        (
+            make_agent_envelope(make_tool_start(args={"a": object()})),
+            "no envelope|nothing that JSON has",
+        ),
+        (make_agent_envelope(ToolCallEnd(call="k", duration_ms=-1)), "durationMs is negative"),
+        (
+            make_agent_envelope(FileEvent(ref="r", name="n", size=1, image=ImagePreview(1, 1, ""))),
             "thumbhash is empty; leave the image out",
         ),
     ],
@@ -245,61 +264,69 @@ def test_what_is_absent_is_left_out_and_never_null(envelope: Envelope) -> None:
 @pytest.mark.req("stream.strict.profile")
 def test_what_may_not_leave_is_refused_with_a_reason(envelope: Envelope, complaint: str) -> None:
     with pytest.raises(EnvelopeError) as refused:
-        check(envelope)
+        check_envelope(envelope)
     assert any(part in str(refused.value) for part in complaint.split("|"))
 
 
 @pytest.mark.req("stream.reading.ignored")
 def test_an_agents_words_outside_of_any_turn_are_to_be_ignored_but_for_bare_usage() -> None:
-    usage = Usage(input_tokens=1, output_tokens=1)
-    assert agent(Text(text="x"), turn="").is_ignored
-    assert agent(Service(text="x"), turn="", usage=usage).is_ignored
-    assert not agent(Service(text=""), turn="", usage=usage).is_ignored
-    assert not agent(Text(text="x")).is_ignored
-    assert not agent(Text(text="x"), role="user", turn="").is_ignored
+    usage = EnvelopeUsage(input_tokens=1, output_tokens=1)
+    assert make_agent_envelope(TextEvent(text="x"), turn="").is_ignored
+    assert make_agent_envelope(ServiceEvent(text="x"), turn="", usage=usage).is_ignored
+    assert not make_agent_envelope(ServiceEvent(text=""), turn="", usage=usage).is_ignored
+    assert not make_agent_envelope(TextEvent(text="x")).is_ignored
+    assert not make_agent_envelope(TextEvent(text="x"), role="user", turn="").is_ignored
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────
 
-INNER = derived_id("inner")
-NESTED = tool(call="i", args={"sessionSubagent": INNER})
-OPEN = [TurnStart(), tool(), (Start(), SUB)]
+INNER = derive_id("inner")
+NESTED = make_tool_start(call="i", args={"sessionSubagent": INNER})
+OPEN = [TurnStart(), make_tool_start(), (SubagentStart(), SUB)]
 
 
-def followed(*events: Any) -> Order:
-    order = Order()
+def follow_events(*events: Any) -> EnvelopeOrder:
+    order = EnvelopeOrder()
     for number, event in enumerate(events):
         ev, subagent = event if isinstance(event, tuple) else (event, "")
-        order.follow(agent(ev, id=derived_id(number), time=number, subagent=subagent))
+        order.check_next(
+            make_agent_envelope(ev, id=derive_id(number), time=number, subagent=subagent)
+        )
     return order
 
 
 @pytest.mark.req("stream.order.closed")
 def test_a_turn_in_which_all_that_begins_ends_is_in_order() -> None:
-    inner = [(tool(call="i"), SUB), (ToolCallEnd(call="i"), SUB), (Stop(), SUB)]
-    order = followed(*OPEN, *inner, ToolCallEnd(call="k"), TurnEnd(status="completed"))
+    inner = [(make_tool_start(call="i"), SUB), (ToolCallEnd(call="i"), SUB), (SubagentStop(), SUB)]
+    order = follow_events(*OPEN, *inner, ToolCallEnd(call="k"), TurnEnd(status="completed"))
     assert (order.turn, order.calls, order.agents) == ("", {}, set())
 
 
 @pytest.mark.parametrize(
     ("events", "complaint"),
     [
-        ([Text(text="x")], "not of the open turn"),
+        ([TextEvent(text="x")], "not of the open turn"),
         ([TurnStart(), TurnStart()], "open already"),
         ([TurnStart(), TurnEnd(status="failed"), TurnStart()], "turn is over"),
-        ([TurnStart(), TurnEnd(status="failed"), Text(text="x")], "not of the open turn"),
+        ([TurnStart(), TurnEnd(status="failed"), TextEvent(text="x")], "not of the open turn"),
         ([*OPEN, TurnEnd(status="failed")], "are open"),
-        ([*OPEN, tool()], "there before"),
+        ([*OPEN, make_tool_start()], "there before"),
         ([*OPEN, ToolCallEnd(call="x")], "not open"),
         ([*OPEN, (ToolCallEnd(call="k"), SUB)], "not open"),
         ([*OPEN, ToolCallEnd(call="k"), ToolCallEnd(call="k")], "not open"),
-        ([*OPEN, ToolCallEnd(call="k"), tool()], "there before"),
-        ([*OPEN, (Start(), SUB)], "at work already"),
-        ([*OPEN, (Stop(), SUB), (Stop(), SUB)], "not at work"),
-        ([*OPEN, (tool(call="i"), SUB), (Stop(), SUB)], "has a call open"),
-        ([TurnStart(), (Text(text="x"), SUB)], "not at work"),
+        ([*OPEN, ToolCallEnd(call="k"), make_tool_start()], "there before"),
+        ([*OPEN, (SubagentStart(), SUB)], "at work already"),
+        ([*OPEN, (SubagentStop(), SUB), (SubagentStop(), SUB)], "not at work"),
+        ([*OPEN, (make_tool_start(call="i"), SUB), (SubagentStop(), SUB)], "has a call open"),
+        ([TurnStart(), (TextEvent(text="x"), SUB)], "not at work"),
         (
-            [*OPEN, (NESTED, SUB), (Start(), INNER), (ToolCallEnd(call="i"), SUB), (Stop(), SUB)],
+            [
+                *OPEN,
+                (NESTED, SUB),
+                (SubagentStart(), INNER),
+                (ToolCallEnd(call="i"), SUB),
+                (SubagentStop(), SUB),
+            ],
             "delegated to is at work",
         ),
     ],
@@ -307,13 +334,13 @@ def test_a_turn_in_which_all_that_begins_ends_is_in_order() -> None:
 @pytest.mark.req("stream.order.closed")
 def test_what_comes_where_it_may_not_is_noticed(events: list[Any], complaint: str) -> None:
     with pytest.raises(OrderError, match=complaint):
-        followed(*events)
+        follow_events(*events)
 
 
 @pytest.mark.req("stream.times.increase")
 def test_a_time_that_does_not_grow_and_an_id_that_comes_back_are_noticed() -> None:
-    order = followed(TurnStart())
+    order = follow_events(TurnStart())
     with pytest.raises(OrderError, match="not later"):
-        order.follow(agent(Text(text="x"), time=0))
+        order.check_next(make_agent_envelope(TextEvent(text="x"), time=0))
     with pytest.raises(OrderError, match="there before"):
-        order.follow(agent(Text(text="x"), id=derived_id(0), time=9))
+        order.check_next(make_agent_envelope(TextEvent(text="x"), id=derive_id(0), time=9))

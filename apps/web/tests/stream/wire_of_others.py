@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("happy_wire.mjs")
 ENVELOPE, BODY = "sessionEnvelopeSchema", "MessageContentSchema"
 
 
-def judged(schema: str, values: Iterable[Any]) -> list[bool]:
+def judge_values(schema: str, values: Iterable[Any]) -> list[bool]:
     node = shutil.which("node")
     if node is None or not (NPM / "node_modules" / "@slopus" / "happy-wire").is_dir():
         pytest.skip("needs node, and @slopus/happy-wire where CRABTALK_NPM says")

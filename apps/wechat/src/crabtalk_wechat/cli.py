@@ -8,37 +8,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crabtalk.component.command import has_terminal, home_option, say, show
-from crabtalk.component.gateway.cli import Program, gateway_commands, read_token, write_tested
+from crabtalk.component.command import has_terminal, home_option, print_output, print_to_stderr
+from crabtalk.component.gateway.cli import (
+    GatewayProgram,
+    build_gateway_cli,
+    read_token,
+    verify_and_write_settings,
+)
 
 from . import __version__
 
 if TYPE_CHECKING:
-    from crabtalk.component.gateway import Service, Settings
+    from crabtalk.component.gateway import ChatService, GatewaySettings
 
-    from .login import Login, Screen
+    from .login import LoginScreen, WeChatLogin
 
-NAME = "wechat"
+SERVICE_NAME = "wechat"
 # The settings of its own, with what holds where the file does not say.
-EXTRA = {"bot_id": "", "cdn_url": "https://novac2c.cdn.weixin.qq.com/c2c"}
+EXTRA_SETTINGS = {"bot_id": "", "cdn_url": "https://novac2c.cdn.weixin.qq.com/c2c"}
 
 
 @asynccontextmanager
-async def opened(settings: "Settings", own: Path) -> "AsyncIterator[Service]":
+async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
     from .opening import open_wechat
 
     async with open_wechat(settings, own) as service:
         yield service
 
 
-async def test(settings: "Settings") -> str:
-    from .opening import who_am_i
+async def fetch_identity(settings: "GatewaySettings") -> str:
+    from .opening import fetch_identity
 
-    return await who_am_i(settings)
+    return await fetch_identity(settings)
 
 
-PROGRAM = Program(NAME, "WeChat", opened, test, EXTRA)
-main = gateway_commands(PROGRAM, __version__, setup=False)
+PROGRAM = GatewayProgram(SERVICE_NAME, "WeChat", open_service, fetch_identity, EXTRA_SETTINGS)
+main = build_gateway_cli(PROGRAM, __version__, setup=False)
 
 
 @main.command()
@@ -65,45 +70,45 @@ def setup(
 
     if token_stdin:
         token = read_token(PROGRAM, from_stdin=True)
-        write_tested(PROGRAM, home, token, base_url=base_url, agent=agent, allow=allow)
+        verify_and_write_settings(PROGRAM, home, token, base_url=base_url, agent=agent, allow=allow)
         return
     if not has_terminal():
         raise click.UsageError("there is no terminal to show a code on; use --token-stdin")
-    settings = PROGRAM.settings(home)
+    settings = PROGRAM.load_settings(home)
     tried = replace(settings, base_url=(base_url or settings.base_url).rstrip("/"))
-    login = asyncio.run(logged_in(tried))
+    login = asyncio.run(log_in(tried))
     write_login(home, login, base_url=login.base_url or tried.base_url, agent=agent, allow=allow)
 
 
-async def logged_in(settings: "Settings") -> "Login":
-    from .ilink import ILink
-    from .login import login
-    from .opening import base_url, opened_session
+async def log_in(settings: "GatewaySettings") -> "WeChatLogin":
+    from .ilink import ILinkClient
+    from .login import run_login
+    from .opening import get_base_url, open_session
 
-    async with opened_session() as http:
-        return await login(ILink(http, base_url(settings)), screen())
+    async with open_session() as http:
+        return await run_login(ILinkClient(http, get_base_url(settings)), make_login_screen())
 
 
-def screen() -> "Screen":
-    from .login import Screen
-    from .qr_code import qr_code
+def make_login_screen() -> "LoginScreen":
+    from .login import LoginScreen
+    from .qr_code import render_qr_code
 
     def code(content: str) -> None:
-        say("Scan this with WeChat:\n")
-        say(qr_code(content))
-        say(content)
+        print_to_stderr("Scan this with WeChat:\n")
+        print_to_stderr(render_qr_code(content))
+        print_to_stderr(content)
 
     def digits(is_again: bool) -> str:
         asked = "That was wrong. The number on the phone" if is_again else "The number on the phone"
         return str(click.prompt(asked, err=True)).strip()
 
-    return Screen(code, say, digits)
+    return LoginScreen(code, print_to_stderr, digits)
 
 
 def write_login(
-    home: Path, login: "Login", *, base_url: str, agent: str | None, allow: tuple[str, ...]
+    home: Path, login: "WeChatLogin", *, base_url: str, agent: str | None, allow: tuple[str, ...]
 ) -> None:
-    from crabtalk.component.gateway import allow as allowed
+    from crabtalk.component.gateway import allow_user as allowed
     from crabtalk.component.gateway import write_settings
 
     path = PROGRAM.settings_path(home)
@@ -114,12 +119,15 @@ def write_login(
         changes["agent"] = agent
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_settings(path, changes)
-    known = PROGRAM.settings(home).allowed_users
+    known = PROGRAM.load_settings(home).allowed_users
     if login.person and login.person not in (*known, *allow):
         asked = f"Serve {login.person}, who has scanned it?"
         allow = (*allow, login.person) if click.confirm(asked, default=True, err=True) else allow
     for person in allow:
         allowed(path, person)
-    show(f"WeChat knows us as {login.bot or 'a bot'}; {path} is written")
-    if not PROGRAM.settings(home).allowed_users:
-        show(f"Nobody is served yet: start `{PROGRAM.command} run`, then `{PROGRAM.command} pair`")
+    print_output(f"WeChat knows us as {login.bot or 'a bot'}; {path} is written")
+    if not PROGRAM.load_settings(home).allowed_users:
+        print_output(
+            f"Nobody is served yet: start `{PROGRAM.command_name} run`, "
+            f"then `{PROGRAM.command_name} pair`"
+        )

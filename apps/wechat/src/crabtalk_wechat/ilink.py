@@ -11,25 +11,31 @@ from typing import Any
 
 import aiohttp
 
-from crabtalk.component.gateway import Away, Refused, ServiceError, TooLong, TryLater
+from crabtalk.component.gateway import (
+    ChatServiceError,
+    DeliveryUnknownError,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
+)
 
 from . import __version__
 
 BASE_URL = "https://ilinkai.weixin.qq.com"
 # Seconds. WeChat takes up to 35 to say that there is nothing.
-ASK, CALL, CONNECT = 45.0, 15.0, 10.0
+POLL_TIMEOUT, CALL_TIMEOUT, CONNECT_TIMEOUT = 45.0, 15.0, 10.0
 # Of one answer; a hundred messages are a fraction of that.
-MOST_ANSWER = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
 # Seconds until the next try, where nobody says how many.
-SOON = 1.0
+RETRY_SECONDS = 1.0
 # The session is over; and this person gets nothing until they write again.
-EXPIRED, SPENT = -14, -2
+EXPIRED_CODE, SPENT_CODE = -14, -2
 UNAUTHORISED, FORBIDDEN, TOO_LARGE, TOO_MANY = 401, 403, 413, 429
 
-NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+NOT_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 
 
-class RefusalError(Exception):
+class ILinkError(Exception):
     """What iLink said no with, in its own number."""
 
     def __init__(self, code: int, words: str) -> None:
@@ -37,7 +43,7 @@ class RefusalError(Exception):
         self.code = code
 
 
-class ILink:
+class ILinkClient:
     """`base_url` and `token` may be changed between calls, when somebody has logged in anew."""
 
     def __init__(self, http: aiohttp.ClientSession, base_url: str, token: str = "") -> None:
@@ -45,41 +51,41 @@ class ILink:
         self.base_url = base_url
         self.token = token
 
-    def elsewhere(self, base_url: str) -> "ILink":
+    def with_base_url(self, base_url: str) -> "ILinkClient":
         """Another one, whose address may change without that of this one."""
-        return ILink(self._http, base_url, self.token)
+        return ILinkClient(self._http, base_url, self.token)
 
-    async def updates(self, cursor: str) -> dict[str, Any]:
-        return await self._post("getupdates", {"get_updates_buf": cursor}, ASK)
+    async def get_updates(self, cursor: str) -> dict[str, Any]:
+        return await self._post("getupdates", {"get_updates_buf": cursor}, POLL_TIMEOUT)
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send_message(self, message: dict[str, Any]) -> None:
         await self._post("sendmessage", {"msg": message})
 
-    async def config(self, person: str, context: str) -> dict[str, Any]:
+    async def get_config(self, person: str, context: str) -> dict[str, Any]:
         return await self._post("getconfig", {"ilink_user_id": person, "context_token": context})
 
-    async def typing(self, person: str, ticket: str) -> None:
+    async def send_typing(self, person: str, ticket: str) -> None:
         body = {"ilink_user_id": person, "typing_ticket": ticket, "status": 1}
         await self._post("sendtyping", body)
 
-    async def upload_url(self, file: dict[str, Any]) -> dict[str, Any]:
+    async def get_upload_url(self, file: dict[str, Any]) -> dict[str, Any]:
         return await self._post("getuploadurl", file)
 
-    async def qr_code(self) -> dict[str, Any]:
-        return await self._get("get_bot_qrcode", {"bot_type": "3"}, CALL)
+    async def get_qr_code(self) -> dict[str, Any]:
+        return await self._get("get_bot_qrcode", {"bot_type": "3"}, CALL_TIMEOUT)
 
-    async def qr_status(self, code: str, digits: str = "") -> dict[str, Any]:
+    async def get_qr_status(self, code: str, digits: str = "") -> dict[str, Any]:
         """`digits` are those that the phone shows, where WeChat asks for them."""
         more = {"verify_code": digits} if digits else {}
-        return await self._get("get_qrcode_status", {"qrcode": code, **more}, ASK)
+        return await self._get("get_qrcode_status", {"qrcode": code, **more}, POLL_TIMEOUT)
 
     async def _post(
-        self, name: str, body: dict[str, Any], patience: float = CALL
+        self, name: str, body: dict[str, Any], patience: float = CALL_TIMEOUT
     ) -> dict[str, Any]:
         headers = {
             "AuthorizationType": "ilink_bot_token",
             "Authorization": f"Bearer {self.token}",
-            "X-WECHAT-UIN": random_uin(),
+            "X-WECHAT-UIN": make_random_uin(),
         }
         body = {**body, "base_info": {"channel_version": __version__}}
         return await self._call("POST", name, patience, headers=headers, json=body)
@@ -88,58 +94,64 @@ class ILink:
         return await self._call("GET", name, patience, params=query)
 
     async def _call(self, method: str, name: str, patience: float, **more: Any) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT)
+        timeout = aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_TIMEOUT)
         url = f"{self.base_url}/ilink/bot/{name}"
         try:
             async with self._http.request(method, url, timeout=timeout, **more) as reply:
-                data = await bounded(reply)
+                data = await read_bounded(reply)
                 status, wait = reply.status, reply.headers.get("Retry-After", "")
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise broken(error, name) from None
-        return understood(name, status, wait, data)
+            raise to_service_error(error, name) from None
+        return parse_response(name, status, wait, data)
 
 
-def random_uin() -> str:
+def make_random_uin() -> str:
     """A number of no meaning, another one in each request."""
     return base64.b64encode(str(secrets.randbits(32)).encode()).decode()
 
 
-async def bounded(reply: aiohttp.ClientResponse) -> bytes:
+async def read_bounded(reply: aiohttp.ClientResponse) -> bytes:
     data = bytearray()
     async for block in reply.content.iter_any():
         data += block
-        if len(data) > MOST_ANSWER:
-            raise Away("WeChat answers without an end")
+        if len(data) > MAX_ANSWER_BYTES:
+            raise DeliveryUnknownError("WeChat answers without an end")
     return bytes(data)
 
 
-def broken(error: Exception, name: str) -> ServiceError:
+def to_service_error(error: Exception, name: str) -> ChatServiceError:
     """Of a call that was not answered: whether it may have been heard."""
     words = f"{name}: {type(error).__name__}"
-    return TryLater(SOON, words) if isinstance(error, NOT_SENT) else Away(words)
+    return (
+        RetryLaterError(RETRY_SECONDS, words)
+        if isinstance(error, NOT_SENT_ERRORS)
+        else DeliveryUnknownError(words)
+    )
 
 
-def understood(name: str, status: int, wait: str, data: bytes) -> dict[str, Any]:
+def parse_response(name: str, status: int, wait: str, data: bytes) -> dict[str, Any]:
     """The answer, unless it says no."""
-    answer = read(data)
+    answer = parse_json(data)
     words = str((answer or {}).get("errmsg") or "")
-    code = code_in(answer or {})
+    code = get_error_code(answer or {})
     if status in (UNAUTHORISED, FORBIDDEN) and answer is not None:
-        raise RefusalError(EXPIRED, words or f"status {status}")
+        raise ILinkError(EXPIRED_CODE, words or f"status {status}")
     if status == TOO_MANY:
-        raise TryLater(float(wait) if wait.isdecimal() else SOON, f"{name}: too fast")
+        raise RetryLaterError(
+            float(wait) if wait.isdecimal() else RETRY_SECONDS, f"{name}: too fast"
+        )
     if status == TOO_LARGE:
-        raise TooLong(f"{name}: too large")
+        raise MessageTooLongError(f"{name}: too large")
     if status >= 500 or answer is None:  # of a proxy as well, or a page to log in at
-        raise Away(f"{name}: status {status}")
+        raise DeliveryUnknownError(f"{name}: status {status}")
     if code:
-        raise RefusalError(code, words)
+        raise ILinkError(code, words)
     if status >= 300:
-        raise Refused(f"{name}: {words or f'status {status}'}")
+        raise RejectedError(f"{name}: {words or f'status {status}'}")
     return answer
 
 
-def read(data: bytes) -> dict[str, Any] | None:
+def parse_json(data: bytes) -> dict[str, Any] | None:
     if not data.strip():
         return {}
     try:
@@ -149,7 +161,7 @@ def read(data: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def code_in(answer: dict[str, Any]) -> int:
+def get_error_code(answer: dict[str, Any]) -> int:
     """0 is as good as none."""
     codes = (answer.get("errcode"), answer.get("ret"))
     return next((code for code in codes if isinstance(code, int) and code), 0)

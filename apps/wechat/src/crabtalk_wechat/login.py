@@ -7,20 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from crabtalk.component.gateway import Away, GatewayError, Refused, TryLater
+from crabtalk.component.gateway import (
+    DeliveryUnknownError,
+    GatewayError,
+    RejectedError,
+    RetryLaterError,
+)
 
-from .ilink import ILink, RefusalError
+from .ilink import ILinkClient, ILinkError
 
 # Codes that are shown, one after the other; each is good for some minutes.
-MOST_CODES = 3
+MAX_CODES = 3
 # Seconds between two questions whether it was scanned, and for all of it.
-EVERY, PATIENCE = 0.5, 600.0
-HOST = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?")
-AGAIN = "run `crabtalk-wechat setup` again"
+POLL_INTERVAL, LOGIN_TIMEOUT = 0.5, 600.0
+HOST_PATTERN = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?")
+RUN_AGAIN = "run `crabtalk-wechat setup` again"
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class WeChatLogin:
     token: str = field(repr=False)
     base_url: str  # empty where it stays as it is
     bot: str
@@ -28,92 +33,94 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class LoginScreen:
     """What whoever is at the terminal sees, and is asked: the digits on the phone, again if those
     of before were wrong."""
 
-    code: Callable[[str], None]
-    say: Callable[[str], None]
-    digits: Callable[[bool], str]
+    show_code: Callable[[str], None]
+    show_text: Callable[[str], None]
+    ask_digits: Callable[[bool], str]
 
 
-async def login(ilink: ILink, screen: Screen) -> Login:
+async def run_login(ilink: ILinkClient, screen: LoginScreen) -> WeChatLogin:
     """Raises GatewayError, and what the service raises."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            for _ in range(MOST_CODES):
-                answer = await ilink.qr_code()
-                code, content = text_in(answer, "qrcode"), text_in(answer, "qrcode_img_content")
+        async with asyncio.timeout(LOGIN_TIMEOUT):
+            for _ in range(MAX_CODES):
+                answer = await ilink.get_qr_code()
+                code, content = get_text(answer, "qrcode"), get_text(answer, "qrcode_img_content")
                 if not code or not content:
-                    raise GatewayError(f"WeChat gave no code; {AGAIN}")
-                screen.code(content)
-                if (done := await scanned(ilink, screen, code)) is not None:
+                    raise GatewayError(f"WeChat gave no code; {RUN_AGAIN}")
+                screen.show_code(content)
+                if (done := await wait_for_scan(ilink, screen, code)) is not None:
                     return done
-                screen.say("The code is not valid any more; this is another one.")
+                screen.show_text("The code is not valid any more; this is another one.")
     except TimeoutError:
         pass
-    except RefusalError as error:
-        raise GatewayError(f"WeChat says no: {error}; {AGAIN}") from None
-    raise GatewayError(f"nobody has scanned the code; {AGAIN}")
+    except ILinkError as error:
+        raise GatewayError(f"WeChat says no: {error}; {RUN_AGAIN}") from None
+    raise GatewayError(f"nobody has scanned the code; {RUN_AGAIN}")
 
 
-async def scanned(ilink: ILink, screen: Screen, code: str) -> Login | None:
+async def wait_for_scan(ilink: ILinkClient, screen: LoginScreen, code: str) -> WeChatLogin | None:
     """None when the code has run out. Where to ask may change on the way."""
-    asked = ilink.elsewhere(ilink.base_url)
+    asked = ilink.with_base_url(ilink.base_url)
     digits, before = "", ""
     while True:
         began = time.monotonic()
-        answer = await status(asked, code, digits)
-        found = text_in(answer, "status")
+        answer = await fetch_status(asked, code, digits)
+        found = get_text(answer, "status")
         if found != before and found == "scaned":
             digits = ""
-            screen.say("Scanned. Confirm it on the phone.")
+            screen.show_text("Scanned. Confirm it on the phone.")
         before = found
         match found:
             case "confirmed":
-                return confirmed(answer)
+                return parse_login(answer)
             case "expired" | "verify_code_blocked":
                 return None
             case "need_verifycode":
-                digits = screen.digits(bool(digits))
+                digits = screen.ask_digits(bool(digits))
                 continue
             case "scaned_but_redirect":
-                asked.base_url = elsewhere(asked.base_url, text_in(answer, "redirect_host"))
+                asked.base_url = replace_host(asked.base_url, get_text(answer, "redirect_host"))
             case "binded_redirect":
-                raise GatewayError(f"this bot belongs to a program already; remove it and {AGAIN}")
-        await asyncio.sleep(max(0.0, EVERY - (time.monotonic() - began)))
+                raise GatewayError(
+                    f"this bot belongs to a program already; remove it and {RUN_AGAIN}"
+                )
+        await asyncio.sleep(max(0.0, POLL_INTERVAL - (time.monotonic() - began)))
 
 
-async def status(asked: ILink, code: str, digits: str) -> dict[str, Any]:
+async def fetch_status(asked: ILinkClient, code: str, digits: str) -> dict[str, Any]:
     """Nothing, when it was not answered: it is asked again."""
     try:
-        return await asked.qr_status(code, digits)
-    except (Away, TryLater):
+        return await asked.get_qr_status(code, digits)
+    except (DeliveryUnknownError, RetryLaterError):
         return {}
 
 
-def confirmed(answer: dict[str, Any]) -> Login:
-    token = text_in(answer, "bot_token")
+def parse_login(answer: dict[str, Any]) -> WeChatLogin:
+    token = get_text(answer, "bot_token")
     if not token:
-        raise Refused("WeChat has confirmed it, and gave no token")
-    return Login(
+        raise RejectedError("WeChat has confirmed it, and gave no token")
+    return WeChatLogin(
         token,
-        address(text_in(answer, "baseurl")),
-        text_in(answer, "ilink_bot_id"),
-        text_in(answer, "ilink_user_id"),
+        parse_base_url(get_text(answer, "baseurl")),
+        get_text(answer, "ilink_bot_id"),
+        get_text(answer, "ilink_user_id"),
     )
 
 
-def address(url: str) -> str:
+def parse_base_url(url: str) -> str:
     """Empty for what is none."""
     return url.rstrip("/") if url.startswith(("https://", "http://")) else ""
 
 
-def elsewhere(url: str, host: str) -> str:
+def replace_host(url: str, host: str) -> str:
     scheme = url.partition("://")[0]
-    return f"{scheme}://{host}" if HOST.fullmatch(host) else url
+    return f"{scheme}://{host}" if HOST_PATTERN.fullmatch(host) else url
 
 
-def text_in(answer: dict[str, Any], key: str) -> str:
+def get_text(answer: dict[str, Any], key: str) -> str:
     found = answer.get(key)
     return found if isinstance(found, str) else ""

@@ -7,55 +7,55 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from crabtalk.component.gateway import GatewayError, Refused, Settings, load_settings
+from crabtalk.component.gateway import GatewayError, GatewaySettings, RejectedError, load_settings
 
-from .cli import EXTRA, NAME
-from .ilink import BASE_URL, EXPIRED, ILink, RefusalError
-from .polling import Pauses, Polling
-from .service import WeChat
-from .state import State
-from .store import Store
+from .cli import EXTRA_SETTINGS, SERVICE_NAME
+from .ilink import BASE_URL, EXPIRED_CODE, ILinkClient, ILinkError
+from .polling import PollDelays, WeChatPolling
+from .service import WeChatService
+from .state import WeChatState
+from .store import WeChatFileStore
 
 TOKEN_REFUSED = "WeChat does not know this token; run `crabtalk-wechat setup`"  # noqa: S105
-CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 
 
 @asynccontextmanager
 async def open_wechat(
-    settings: Settings, own: Path, *, pauses: Pauses | None = None
-) -> AsyncIterator[WeChat]:
+    settings: GatewaySettings, own: Path, *, pauses: PollDelays | None = None
+) -> AsyncIterator[WeChatService]:
     """`own` is the gateway's directory in the home. Raises GatewayError for settings that cannot
     work."""
-    state = State(own / "state.json")
+    state = WeChatState(own / "state.json")
     state.load(settings.token)
-    path = own.parent / "config" / f"{NAME}.toml"
+    path = own.parent / "config" / f"{SERVICE_NAME}.toml"
 
     def renewed() -> tuple[str, str]:
-        found = load_settings(path, EXTRA)
-        return base_url(found), found.token
+        found = load_settings(path, EXTRA_SETTINGS)
+        return get_base_url(found), found.token
 
-    store_url = checked("cdn_url", settings.extra["cdn_url"])
-    async with opened_session() as http:
-        ilink = ILink(http, base_url(settings), settings.token)
-        polling = Polling(ilink, state, renewed, pauses)
-        yield WeChat(ilink, Store(http, store_url), state, polling)
+    store_url = check_url("cdn_url", settings.extra["cdn_url"])
+    async with open_session() as http:
+        ilink = ILinkClient(http, get_base_url(settings), settings.token)
+        polling = WeChatPolling(ilink, state, renewed, pauses)
+        yield WeChatService(ilink, WeChatFileStore(http, store_url), state, polling)
 
 
-async def who_am_i(settings: Settings) -> str:
+async def fetch_identity(settings: GatewaySettings) -> str:
     """Raises GatewayError, and what the service raises."""
-    async with opened_session() as http:
+    async with open_session() as http:
         try:
             # For nobody: whatever else it says to that, it has looked at the token.
-            await ILink(http, base_url(settings), settings.token).config("", "")
-        except RefusalError as error:
-            if error.code == EXPIRED:
-                raise Refused(TOKEN_REFUSED) from None
+            await ILinkClient(http, get_base_url(settings), settings.token).get_config("", "")
+        except ILinkError as error:
+            if error.code == EXPIRED_CODE:
+                raise RejectedError(TOKEN_REFUSED) from None
     return settings.extra["bot_id"] or "a bot"
 
 
 @asynccontextmanager
-async def opened_session() -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(limit=CONNECTIONS)
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS)
     headers = {"iLink-App-Id": "bot"}
     async with aiohttp.ClientSession(
         connector=connector, headers=headers, trust_env=True, cookie_jar=aiohttp.DummyCookieJar()
@@ -63,11 +63,11 @@ async def opened_session() -> AsyncIterator[aiohttp.ClientSession]:
         yield http
 
 
-def base_url(settings: Settings) -> str:
-    return checked("base_url", settings.base_url or BASE_URL)
+def get_base_url(settings: GatewaySettings) -> str:
+    return check_url("base_url", settings.base_url or BASE_URL)
 
 
-def checked(key: str, url: str) -> str:
+def check_url(key: str, url: str) -> str:
     try:
         parts = urlsplit(url)
         is_right = parts.scheme in ("https", "http") and bool(parts.hostname)

@@ -11,11 +11,17 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from crabtalk.component.gateway import Backoff, GatewayError, ServiceError, TryLater, Update
+from crabtalk.component.gateway import (
+    Backoff,
+    ChatServiceError,
+    GatewayError,
+    RetryLaterError,
+    Update,
+)
 
-from .ilink import EXPIRED, ILink, RefusalError
-from .reading import digest, read
-from .state import State
+from .ilink import EXPIRED_CODE, ILinkClient, ILinkError
+from .reading import hash_text, parse_message
+from .state import WeChatState
 
 EXPIRED_WORDS = (
     "WeChat has ended the session; run `crabtalk-wechat setup` and scan the code, "
@@ -26,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class PollDelays:
     """Seconds until WeChat is asked again: when the session is over, and at most, when something
     else is wrong."""
 
@@ -34,81 +40,81 @@ class Pauses:
     other: float = 5.0
 
 
-class Polling:
+class WeChatPolling:
     """`renewed` is where we are and what our token is, as the settings have it now."""
 
     def __init__(
         self,
-        ilink: ILink,
-        state: State,
+        ilink: ILinkClient,
+        state: WeChatState,
         renewed: Callable[[], tuple[str, str]],
-        pauses: Pauses | None = None,
+        pauses: PollDelays | None = None,
     ) -> None:
         self._ilink = ilink
         self._state = state
-        self._renewed = renewed
-        self._pauses = pauses or Pauses()
-        self._open: set[str] = set()  # given, and not in the journal yet
-        self._settled = asyncio.Event()
+        self._load_login = renewed
+        self._delays = pauses or PollDelays()
+        self._unacknowledged: set[str] = set()  # given, and not in the journal yet
+        self._all_acknowledged = asyncio.Event()
         self.is_expired = False
 
-    def taken(self, update: str) -> None:
-        self._open.discard(update)
-        if not self._open:
-            self._settled.set()
+    def acknowledge(self, update: str) -> None:
+        self._unacknowledged.discard(update)
+        if not self._unacknowledged:
+            self._all_acknowledged.set()
 
     async def updates(self) -> AsyncGenerator[Update, None]:
         while True:
-            answer = await self._ask()
-            found = self._read(answer)
-            self._open = {update.id for update, _ in found}
+            answer = await self._fetch_updates()
+            found = self._parse_answer(answer)
+            self._unacknowledged = {update.id for update, _ in found}
             # Its answers could not be sent by the next process otherwise.
-            if self._remember(found):
-                await self._save()
+            if self._remember_contexts(found):
+                await self._save_state()
             for update, _ in found:
                 yield update
-            while self._open:
-                self._settled.clear()
-                await self._settled.wait()
+            while self._unacknowledged:
+                self._all_acknowledged.clear()
+                await self._all_acknowledged.wait()
             cursor = answer.get("get_updates_buf")
             if isinstance(cursor, str) and cursor and cursor != self._state.cursor:
                 self._state.cursor = cursor
-                await self._save()
+                await self._save_state()
 
-    def _remember(self, found: list[tuple[Update, str]]) -> bool:
+    def _remember_contexts(self, found: list[tuple[Update, str]]) -> bool:
         """Whether there is anything new in them."""
         contexts = {update.person.id: context for update, context in found if context}
-        return sum(self._state.remember(*one) for one in contexts.items()) > 0
+        return sum(self._state.remember_context(*one) for one in contexts.items()) > 0
 
-    def _read(self, answer: dict[str, Any]) -> list[tuple[Update, str]]:
+    def _parse_answer(self, answer: dict[str, Any]) -> list[tuple[Update, str]]:
         found: list[tuple[Update, str]] = []
         messages = answer.get("msgs")
         for message in messages if isinstance(messages, list) else []:
             try:
-                update = read(message)
+                update = parse_message(message)
                 context = str(message.get("context_token") or "")
             except Exception as error:  # whatever it is, it must not hold up the others
                 log.warning("a message makes no sense: %r", error)
                 raw = json.dumps(message)
-                update, context = Update.left_out(digest(raw), raw), ""
+                update, context = Update.unreadable(hash_text(raw), raw), ""
             if update is not None:
                 found.append((update, context))
         return found
 
-    async def _ask(self) -> dict[str, Any]:
-        backoff = Backoff(longest=self._pauses.other)
+    async def _fetch_updates(self) -> dict[str, Any]:
+        backoff = Backoff(longest=self._delays.other)
         while True:
             at_least = 0.0
             try:
-                answer = await self._ilink.updates(self._state.cursor)
-            except RefusalError as error:
-                if error.code == EXPIRED:
+                answer = await self._ilink.get_updates(self._state.cursor)
+            except ILinkError as error:
+                if error.code == EXPIRED_CODE:
                     await self._wait_for_login()
                     continue
                 log.warning("WeChat says no: %s", error)
-            except ServiceError as error:
+            except ChatServiceError as error:
                 log.warning("WeChat does not answer: %s", error)
-                at_least = error.seconds if isinstance(error, TryLater) else 0.0
+                at_least = error.seconds if isinstance(error, RetryLaterError) else 0.0
             else:
                 if self.is_expired:
                     log.info("WeChat knows us again")
@@ -122,10 +128,10 @@ class Polling:
         self.is_expired = True
         if self._state.cursor:  # that of a session that is no more
             self._state.cursor = ""
-            await self._save()
-        await asyncio.sleep(self._pauses.expired)
+            await self._save_state()
+        await asyncio.sleep(self._delays.expired)
         try:
-            base_url, token = await asyncio.to_thread(self._renewed)
+            base_url, token = await asyncio.to_thread(self._load_login)
         except GatewayError as error:
             log.error("the token of before stays: %s", error)  # noqa: TRY400
             return
@@ -133,7 +139,7 @@ class Polling:
             self._ilink.base_url, self._ilink.token = base_url, token
             self._state.begin_session(token)
 
-    async def _save(self) -> None:
+    async def _save_state(self) -> None:
         backoff = Backoff()
         while True:
             try:

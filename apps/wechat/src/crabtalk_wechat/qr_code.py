@@ -1,7 +1,7 @@
 """A link as a picture that a phone reads off the terminal."""
 
 
-def qr_code(text: str) -> str:
+def render_qr_code(text: str) -> str:
     """For a camera that looks at a terminal, light on dark or dark on light."""
     from io import StringIO
 

@@ -15,182 +15,191 @@ from crabtalk.component.gateway import (
     Attachment,
     Button,
     Chat,
-    Limits,
-    Refused,
-    Rich,
-    ServiceError,
-    TooLong,
-    TryLater,
+    ChatServiceError,
+    Markdown,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
+    ServiceLimits,
     Update,
 )
 
-from .ilink import EXPIRED, SOON, SPENT, ILink, RefusalError
-from .plain import plain
-from .polling import Polling
-from .reading import Kind
-from .state import MOST_PEOPLE, State
-from .store import FILE, PICTURE, Kept, Store, kind_of
+from .ilink import EXPIRED_CODE, RETRY_SECONDS, SPENT_CODE, ILinkClient, ILinkError
+from .plain import render_plain
+from .polling import WeChatPolling
+from .reading import ItemKind
+from .state import MAX_PEOPLE, WeChatState
+from .store import FILE, PICTURE, StoredFile, WeChatFileStore, get_media_kind
 
-TEXT = 4000
-UPLOAD = 50 * 1024 * 1024
+MAX_TEXT = 4000
+MAX_UPLOAD = 50 * 1024 * 1024
 # Of a message: from a bot, and complete.
-OF_BOT, COMPLETE = 2, 2
+BOT_MESSAGE, COMPLETE_MESSAGE = 2, 2
 # Seconds: a message waits so long for its person to write again, and is tried again after so long
 # without that.
-FOR_WORD, SPENT_FOR = 20.0, 60.0
+FOR_WORD, SPENT_SECONDS = 20.0, 60.0
 
 
-class WeChat:
+class WeChatService:
     name = "wechat"
     prefix = "wx"
-    limits = Limits(
-        text=TEXT, edits=False, edit_every=0.0, typing_every=5.0, buttons=False, upload=UPLOAD
+    limits = ServiceLimits(
+        text=MAX_TEXT,
+        edits=False,
+        edit_every=0.0,
+        typing_every=5.0,
+        buttons=False,
+        upload=MAX_UPLOAD,
     )
 
-    def __init__(self, ilink: ILink, store: Store, state: State, polling: Polling) -> None:
+    def __init__(
+        self, ilink: ILinkClient, store: WeChatFileStore, state: WeChatState, polling: WeChatPolling
+    ) -> None:
         self._ilink = ilink
-        self._store = store
+        self._file_store = store
         self._state = state
         self._polling = polling
-        self._spent: dict[str, float] = {}  # who has to write first, and when to try without
-        self._heard = asyncio.Event()  # somebody; another one each time
-        self._tickets: dict[str, str] = {}  # for typing
+        self._spent_until: dict[str, float] = {}  # who has to write first, and when to try without
+        self._update_received = asyncio.Event()  # somebody; another one each time
+        self._typing_tickets: dict[str, str] = {}  # for typing
 
-    def measure(self, text: Rich) -> int:
+    def measure(self, text: Markdown) -> int:
         """In UTF-16 units. Without its marks a text is no longer than with them."""
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     async def updates(self) -> AsyncGenerator[Update, None]:
         async with aclosing(self._polling.updates()) as found:
             async for update in found:
-                self._spent.pop(update.person.id, None)
-                self._heard.set()
-                self._heard = asyncio.Event()
+                self._spent_until.pop(update.person.id, None)
+                self._update_received.set()
+                self._update_received = asyncio.Event()
                 yield update
 
-    async def taken(self, update: Update) -> None:
-        self._polling.taken(update.id)
+    async def acknowledge(self, update: Update) -> None:
+        self._polling.acknowledge(update.id)
 
     # ── What goes ───────────────────────────────────────────────────────────────────────────
 
     async def send(
         self,
         chat: Chat,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         reply_to: str = "",
         is_literal: bool = False,
     ) -> str:
-        shown = text if is_literal else plain(text)
-        if self.measure(shown) > TEXT:
-            raise TooLong(f"a message has {TEXT} characters at most")
-        return await self._send(chat.id, {"type": Kind.TEXT, "text_item": {"text": shown}})
+        shown = text if is_literal else render_plain(text)
+        if self.measure(shown) > MAX_TEXT:
+            raise MessageTooLongError(f"a message has {MAX_TEXT} characters at most")
+        return await self._send_item(chat.id, {"type": ItemKind.TEXT, "text_item": {"text": shown}})
 
     async def edit(
         self,
         chat: Chat,
         message_id: str,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         is_literal: bool = False,
     ) -> None:
-        raise Refused("messages in WeChat cannot be changed")
+        raise RejectedError("messages in WeChat cannot be changed")
 
-    async def typing(self, chat: Chat) -> None:
+    async def send_typing(self, chat: Chat) -> None:
         person = chat.id
-        self._must_be_known()
+        self._require_session()
         try:
-            if person not in self._tickets:
-                answer = await self._ilink.config(person, self._state.context(person))
-                trim(self._tickets)
-                self._tickets[person] = str(answer.get("typing_ticket") or "")
-            if ticket := self._tickets[person]:
-                await self._ilink.typing(person, ticket)
-        except RefusalError as error:
-            self._tickets.pop(person, None)
-            raise meaning(error) from None
+            if person not in self._typing_tickets:
+                answer = await self._ilink.get_config(person, self._state.get_context(person))
+                make_space(self._typing_tickets)
+                self._typing_tickets[person] = str(answer.get("typing_ticket") or "")
+            if ticket := self._typing_tickets[person]:
+                await self._ilink.send_typing(person, ticket)
+        except ILinkError as error:
+            self._typing_tickets.pop(person, None)
+            raise to_service_error(error) from None
 
-    async def _send(self, person: str, item: dict[str, Any]) -> str:
-        self._must_be_known()
-        context = await self._context(person)
+    async def _send_item(self, person: str, item: dict[str, Any]) -> str:
+        self._require_session()
+        context = await self._wait_for_context(person)
         name = f"crabtalk-{uuid.uuid4()}"
         message = {
             "from_user_id": "",
             "to_user_id": person,
             "client_id": name,
-            "message_type": OF_BOT,
-            "message_state": COMPLETE,
+            "message_type": BOT_MESSAGE,
+            "message_state": COMPLETE_MESSAGE,
             "context_token": context,
             "item_list": [item],
         }
         try:
-            await self._ilink.send(message)
-        except RefusalError as error:
+            await self._ilink.send_message(message)
+        except ILinkError as error:
             # Who has written in the meantime has another.
-            if error.code == SPENT and context == self._state.context(person):
-                trim(self._spent)
-                self._spent[person] = now() + SPENT_FOR
-            raise meaning(error) from None
-        self._spent.pop(person, None)
+            if error.code == SPENT_CODE and context == self._state.get_context(person):
+                make_space(self._spent_until)
+                self._spent_until[person] = get_loop_time() + SPENT_SECONDS
+            raise to_service_error(error) from None
+        self._spent_until.pop(person, None)
         return name
 
-    async def _context(self, person: str) -> str:
+    async def _wait_for_context(self, person: str) -> str:
         """That of the last thing they wrote; while that is used up, they are waited for."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOR_WORD):
-                while self._spent.get(person, 0.0) > now():
-                    await self._heard.wait()
-        if self._spent.get(person, 0.0) > now():
-            raise TryLater(SOON, "WeChat takes no more until this person writes again")
-        return self._state.context(person)
+                while self._spent_until.get(person, 0.0) > get_loop_time():
+                    await self._update_received.wait()
+        if self._spent_until.get(person, 0.0) > get_loop_time():
+            raise RetryLaterError(
+                RETRY_SECONDS, "WeChat takes no more until this person writes again"
+            )
+        return self._state.get_context(person)
 
-    def _must_be_known(self) -> None:
+    def _require_session(self) -> None:
         if self._polling.is_expired:
-            raise TryLater(SOON, "the session with WeChat is over")
+            raise RetryLaterError(RETRY_SECONDS, "the session with WeChat is over")
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 
     async def fetch(self, attachment: Attachment, path: Path) -> None:
-        await self._store.fetch(attachment.id, path)
+        await self._file_store.download_file(attachment.id, path)
 
     async def upload(self, chat: Chat, path: Path, caption: str) -> str:
-        self._must_be_known()
+        self._require_session()
         data = await asyncio.to_thread(path.read_bytes)
-        kind = kind_of(path)
+        kind = get_media_kind(path)
         try:
-            kept = await self._store.keep(self._ilink, chat.id, kind, data)
-        except RefusalError as error:
-            raise meaning(error) from None
+            kept = await self._file_store.upload_file(self._ilink, chat.id, kind, data)
+        except ILinkError as error:
+            raise to_service_error(error) from None
         if caption:  # a message has either words or a file
             await self.send(chat, caption)
-        return await self._send(chat.id, item_of(kept, kind, path.name, len(data)))
+        return await self._send_item(chat.id, make_file_item(kept, kind, path.name, len(data)))
 
 
-def item_of(kept: Kept, kind: int, name: str, size: int) -> dict[str, Any]:
-    media = kept.media()
+def make_file_item(kept: StoredFile, kind: int, name: str, size: int) -> dict[str, Any]:
+    media = kept.to_media()
     if kind == PICTURE:
-        return {"type": Kind.PICTURE, "image_item": {"media": media, "mid_size": kept.size}}
+        return {"type": ItemKind.PICTURE, "image_item": {"media": media, "mid_size": kept.size}}
     if kind == FILE:
         return {
-            "type": Kind.FILE,
+            "type": ItemKind.FILE,
             "file_item": {"media": media, "file_name": name, "len": str(size)},
         }
-    return {"type": Kind.VIDEO, "video_item": {"media": media, "video_size": kept.size}}
+    return {"type": ItemKind.VIDEO, "video_item": {"media": media, "video_size": kept.size}}
 
 
-def meaning(error: RefusalError) -> ServiceError:
-    if error.code in (EXPIRED, SPENT):  # nothing was done, and it may go later
-        return TryLater(SOON, str(error))
-    return Refused(str(error))
+def to_service_error(error: ILinkError) -> ChatServiceError:
+    if error.code in (EXPIRED_CODE, SPENT_CODE):  # nothing was done, and it may go later
+        return RetryLaterError(RETRY_SECONDS, str(error))
+    return RejectedError(str(error))
 
 
-def trim(known: dict[str, Any]) -> None:
+def make_space(known: dict[str, Any]) -> None:
     """Makes room for one more; who was there first is forgotten."""
-    while len(known) >= MOST_PEOPLE:
+    while len(known) >= MAX_PEOPLE:
         del known[next(iter(known))]
 
 
-def now() -> float:
+def get_loop_time() -> float:
     return asyncio.get_running_loop().time()

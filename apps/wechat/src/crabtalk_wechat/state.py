@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from crabtalk.component.gateway import GatewayError
-from crabtalk.transport import remove_leftovers, replace_file
+from crabtalk.transport import remove_stale_temporary_files, replace_file
 
-MOST_PEOPLE = 1000
+MAX_PEOPLE = 1000
 
 log = logging.getLogger(__name__)
 
 
-class State:
+class WeChatState:
     """Nothing is on disk before `save`."""
 
-    def __init__(self, path: Path, *, most_people: int = MOST_PEOPLE) -> None:
+    def __init__(self, path: Path, *, most_people: int = MAX_PEOPLE) -> None:
         self._path = path
-        self._most_people = most_people
+        self._max_people = most_people
         self.cursor = ""
         self._session = ""  # that the cursor is of
         self._contexts: OrderedDict[str, str] = OrderedDict()
 
     def load(self, token: str) -> None:
         """What is not there is empty. Raises GatewayError for what cannot be read."""
-        self._session = digest(token)
-        remove_leftovers(self._path.parent)
+        self._session = hash_token(token)
+        remove_stale_temporary_files(self._path.parent)
         try:
             document = json.loads(self._path.read_bytes())
         except FileNotFoundError:
@@ -41,7 +41,7 @@ class State:
             raise GatewayError(f"cannot read {self._path}: {error}; see to the file") from None
         except ValueError:
             document = None
-        if not is_state(document):  # WeChat sends again what it still has, and that is known
+        if not is_valid_state(document):  # WeChat sends again what it still has, and that is known
             log.warning("%s is damaged, and begun anew", self._path)
             return
         if document.get("session") == self._session:
@@ -50,7 +50,7 @@ class State:
 
     def begin_session(self, token: str) -> None:
         """Somebody has logged in anew. A cursor is nothing to another session."""
-        self._session, self.cursor = digest(token), ""
+        self._session, self.cursor = hash_token(token), ""
 
     def save(self) -> None:
         """Raises OSError."""
@@ -61,27 +61,27 @@ class State:
         }
         replace_file(self._path, json.dumps(document).encode(), 0o600)
 
-    def context(self, person: str) -> str:
+    def get_context(self, person: str) -> str:
         """Empty for somebody who has not written for long."""
         return self._contexts.get(person, "")
 
-    def remember(self, person: str, context: str) -> bool:
+    def remember_context(self, person: str, context: str) -> bool:
         """Whether that is news. Those who wrote longest ago are forgotten."""
         if self._contexts.get(person) == context:
             return False
         self._contexts[person] = context
         self._contexts.move_to_end(person)
-        while len(self._contexts) > self._most_people:
+        while len(self._contexts) > self._max_people:
             self._contexts.popitem(last=False)
         return True
 
 
-def digest(token: str) -> str:
+def hash_token(token: str) -> str:
     """Tells tokens apart, and is none."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
-def is_state(document: Any) -> bool:
+def is_valid_state(document: Any) -> bool:
     if not isinstance(document, dict) or not isinstance(document.get("cursor"), str):
         return False
     contexts = document.get("contexts")

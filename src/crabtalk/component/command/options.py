@@ -15,7 +15,7 @@ class HomeDirectory(click.ParamType[Path]):
         return Path(value).expanduser().absolute()
 
 
-def default_home() -> Path:
+def resolve_default_home() -> Path:
     from crabtalk.transport import default_home as found
 
     return found()
@@ -25,7 +25,7 @@ home_option = click.option(
     "--home",
     type=HomeDirectory(),
     metavar="DIR",
-    default=default_home,
+    default=resolve_default_home,
     help="The daemon's directory  [default: $CRABTALK_HOME, else ~/.crabtalk]",
 )
 json_option = click.option(

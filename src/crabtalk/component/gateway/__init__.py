@@ -6,85 +6,85 @@ async with MyService(settings) as service:
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import late
+from crabtalk.late import load_lazily
 
 if TYPE_CHECKING:
     from .backoff import Backoff
-    from .desk import Bounds
+    from .desk import GatewayBounds
     from .errors import GatewayError
     from .gateway import Gateway
-    from .pairing import Pairing
+    from .pairing import PairingCode
     from .service import (
-        PAYLOAD,
+        MAX_PAYLOAD_BYTES,
         Attachment,
-        Away,
-        Blocked,
         Button,
         Chat,
-        Limits,
+        ChatBlockedError,
+        ChatService,
+        ChatServiceError,
+        DeliveryUnknownError,
+        Markdown,
+        MessageTooLongError,
         Person,
-        Refused,
-        Rich,
-        Service,
-        ServiceError,
-        TooLong,
-        TryLater,
+        RejectedError,
+        RetryLaterError,
+        ServiceLimits,
         Update,
     )
-    from .settings import Settings, allow, load_settings, write_settings
+    from .settings import GatewaySettings, allow_user, load_settings, write_settings
 
 __all__ = [
-    "PAYLOAD",
+    "MAX_PAYLOAD_BYTES",
     "Attachment",
-    "Away",
     "Backoff",
-    "Blocked",
-    "Bounds",
     "Button",
     "Chat",
+    "ChatBlockedError",
+    "ChatService",
+    "ChatServiceError",
+    "DeliveryUnknownError",
     "Gateway",
+    "GatewayBounds",
     "GatewayError",
-    "Limits",
-    "Pairing",
+    "GatewaySettings",
+    "Markdown",
+    "MessageTooLongError",
+    "PairingCode",
     "Person",
-    "Refused",
-    "Rich",
-    "Service",
-    "ServiceError",
-    "Settings",
-    "TooLong",
-    "TryLater",
+    "RejectedError",
+    "RetryLaterError",
+    "ServiceLimits",
     "Update",
-    "allow",
+    "allow_user",
     "load_settings",
     "write_settings",
 ]
 
 # Where each is. Imported on first use: a command line needs none of it to print its help.
-__getattr__ = late(
+__getattr__ = load_lazily(
     __name__,
     {
         "backoff": ("Backoff",),
-        "desk": ("Bounds",),
+        "desk": ("GatewayBounds",),
         "errors": ("GatewayError",),
         "gateway": ("Gateway",),
-        "pairing": ("Pairing",),
-        "settings": ("Settings", "allow", "load_settings", "write_settings"),
+        "pairing": ("PairingCode",),
+        "settings": ("GatewaySettings", "allow_user", "load_settings", "write_settings"),
         "service": (
-            "PAYLOAD",
+            "MAX_PAYLOAD_BYTES",
             "Attachment",
-            "Away",
-            "Blocked",
+            "DeliveryUnknownError",
+            "ChatBlockedError",
             "Button",
             "Chat",
-            "Limits",
+            "ServiceLimits",
             "Person",
-            "Refused",
-            "Rich",
-            "Service",
-            "ServiceError",
-            "TooLong",
-            "TryLater",
+            "RejectedError",
+            "Markdown",
+            "ChatService",
+            "ChatServiceError",
+            "MessageTooLongError",
+            "RetryLaterError",
             "Update",
         ),
     },

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from crabtalk.invisible import is_invisible
 from crabtalk.protocol import wire
 
-from .splitting import LEAST, is_boundary
+from .splitting import MIN_LIMIT, is_boundary
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 # What people type instead of a label.
-WORDS = {
+LABELS_BY_WORD = {
     "yes": ALLOW,
     "y": ALLOW,
     "ok": ALLOW,
@@ -25,50 +25,52 @@ WORDS = {
     "always": ALWAYS,
 }
 # A longer call is not shown in a chat and can only be refused there.
-MOST_SHOWN = 40_000
+MAX_SHOWN = 40_000
 # Room in each message for the lines around a part of the text.
-AROUND = 160
-TOO_LONG = (
+PAGE_OVERHEAD = 160
+TOO_LONG_NOTE = (
     "The call has {count} characters, which is too long for a chat. Deny it here, or look at it "
     "and answer in the terminal or on the web page."
 )
 
-Measure = Callable[[str], int]
+MeasureText = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class ApprovalText:
     """The call in words. One that is not `is_whole` was too long to be shown."""
 
     tool: str
     text: str
-    is_whole: bool = True
+    is_displayable: bool = True
 
 
-def read_approval(request: wire.ApprovalRequest) -> Approval:
+def parse_approval(request: wire.ApprovalRequest) -> ApprovalText:
     """What is known of the call comes first, so that nothing in the call passes for it."""
-    call = spell_out(request.call)
-    lines = [f"{spell_out(request.agent, '')} wants to call {spell_out(request.tool, '')}."]
+    call = escape_invisible(request.call)
+    lines = [
+        f"{escape_invisible(request.agent, '')} wants to call {escape_invisible(request.tool, '')}."
+    ]
     if request.reason:
-        lines.append(f"Why it asks: {spell_out(request.reason, '')}")
+        lines.append(f"Why it asks: {escape_invisible(request.reason, '')}")
     if request.cwd:
-        lines.append(f"Directory: {spell_out(request.cwd, '')}")
+        lines.append(f"Directory: {escape_invisible(request.cwd, '')}")
     if request.always:
-        lines.append(f"Always allows from now on: {spell_out(request.always, '')}")
+        lines.append(f"Always allows from now on: {escape_invisible(request.always, '')}")
     if request.env:
         lines.append("Environment:")
         lines += [
-            f"  {spell_out(key, '')}={spell_out(value, '')}"
+            f"  {escape_invisible(key, '')}={escape_invisible(value, '')}"
             for key, value in sorted(request.env.items())
         ]
     head = "\n".join(lines)
-    if len(head) + len(call) > MOST_SHOWN:
-        shown = f"{lines[0]}\n{TOO_LONG.format(count=len(call))}"
-        return Approval(request.tool, shown, is_whole=False)
-    return Approval(request.tool, f"{head}\nCall ({len(call)} characters):\n{call}")
+    if len(head) + len(call) > MAX_SHOWN:
+        shown = f"{lines[0]}\n{TOO_LONG_NOTE.format(count=len(call))}"
+        return ApprovalText(request.tool, shown, is_displayable=False)
+    return ApprovalText(request.tool, f"{head}\nCall ({len(call)} characters):\n{call}")
 
 
-def spell_out(text: str, kept: str = "\n\t") -> str:
+def escape_invisible(text: str, kept: str = "\n\t") -> str:
     """With every character that cannot be seen, or turns text around, written as its code."""
     return "".join(
         f"\\u{{{ord(character):04x}}}"
@@ -83,21 +85,21 @@ def match_label(labels: list[str], text: str) -> str:
     word = text.strip().rstrip(".!").casefold()
     if word.isdecimal() and len(word) < 5:
         return labels[int(word) - 1] if 1 <= int(word) <= len(labels) else ""
-    meant = WORDS.get(word, "").casefold()
+    meant = LABELS_BY_WORD.get(word, "").casefold()
     return next((label for label in labels if label.casefold() in (word, meant)), "")
 
 
-def split_literal(text: str, limit: int, measure: Measure) -> list[str]:
+def split_literal(text: str, limit: int, measure: MeasureText) -> list[str]:
     """The text in parts that fit, all of it: joined, they are the text."""
     parts: list[str] = []
     while text:
-        place = find_part_end(text, max(LEAST, limit), measure)
+        place = find_part_end(text, max(MIN_LIMIT, limit), measure)
         parts.append(text[:place])
         text = text[place:]
     return parts or [""]
 
 
-def find_part_end(text: str, limit: int, measure: Measure) -> int:
+def find_part_end(text: str, limit: int, measure: MeasureText) -> int:
     """Where the first part ends: after a line if that makes it half full, else in between."""
     low, high = 1, min(len(text), limit)
     while low < high:
@@ -115,12 +117,12 @@ def find_part_end(text: str, limit: int, measure: Measure) -> int:
     return whole if whole > low // 2 else low
 
 
-def build_pages(title: str, text: str, end: str, limit: int, measure: Measure) -> list[str]:
+def build_pages(title: str, text: str, end: str, limit: int, measure: MeasureText) -> list[str]:
     """The messages that show a text between a title and a last line.
 
     No part of the text is at the edge of a message, where services take white space away.
     """
-    parts = split_literal(text, limit - AROUND, measure)
+    parts = split_literal(text, limit - PAGE_OVERHEAD, measure)
     pages: list[str] = []
     for number, part in enumerate(parts, 1):
         first = f"{title}, part {number} of {len(parts)}" if len(parts) > 1 else title

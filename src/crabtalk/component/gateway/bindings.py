@@ -18,27 +18,27 @@ from dataclasses import dataclass
 
 from .errors import GatewayError
 from .service import Update
-from .settings import ChatSettings, Settings
+from .settings import ChatSettings, GatewaySettings
 
-NOT_ALLOWED = "You cannot talk to {name} in this chat; /agents lists who answers here."
-WITHDRAWN = "This chat cannot talk to {name} any more. {answering} answers now."
-GROUP = "group:"
+AGENT_NOT_ALLOWED = "You cannot talk to {name} in this chat; /agents lists who answers here."
+AGENT_WITHDRAWN = "This chat cannot talk to {name} any more. {answering} answers now."
+GROUP_PREFIX = "group:"
 # Visible ASCII: no space, no control character, no letter that looks like another one.
-ID = re.compile(r"[!-~]{1,128}")
-PREFIX = re.compile(r"[a-z][a-z0-9]{0,15}")
+ID_PATTERN = re.compile(r"[!-~]{1,128}")
+PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]{0,15}")
 # What senders of the daemon and of other programs begin with.
-RESERVED = frozenset({"agent", "cron", "event", "user"})
+RESERVED_PREFIXES = frozenset({"agent", "cron", "event", "user"})
 
 
 @dataclass(frozen=True, slots=True)
 class AgentBindings:
-    settings: Settings
+    settings: GatewaySettings
 
     def is_owner(self, update: Update) -> bool:
         """Whether this chat is the owner's own. A group is that only if it is listed itself:
         an owner who writes in a group does not unlock it for everybody else in it."""
         if update.chat.is_group:
-            return f"{GROUP}{update.chat.id}" in self.settings.owners
+            return f"{GROUP_PREFIX}{update.chat.id}" in self.settings.owners
         return update.person.id in self.settings.owners
 
     def may_approve(self, update: Update) -> bool:
@@ -54,36 +54,40 @@ class AgentBindings:
         """Mode auto allows what approvals ask for, so in a group it takes the same person."""
         return self.is_owner(update) and self.may_approve(update)
 
-    def default_agent(self, update: Update) -> str:
+    def choose_default_agent(self, update: Update) -> str:
         """Who answers in a chat that has not chosen."""
-        names, settings = self._allowed_agents(update), self.settings
-        chosen = self._chat_settings(update).agent or settings.agent
+        names, settings = self._list_allowed_agents(update), self.settings
+        chosen = self._find_chat_settings(update).agent or settings.agent
         return chosen if chosen in names else names[0]
 
     def is_allowed(self, update: Update, agent: str) -> bool:
-        return self.is_owner(update) or agent in self._allowed_agents(update)
+        return self.is_owner(update) or agent in self._list_allowed_agents(update)
 
-    def _allowed_agents(self, update: Update) -> tuple[str, ...]:
-        return self._chat_settings(update).agents or self.settings.agents or (self.settings.agent,)
+    def _list_allowed_agents(self, update: Update) -> tuple[str, ...]:
+        return (
+            self._find_chat_settings(update).agents
+            or self.settings.agents
+            or (self.settings.agent,)
+        )
 
-    def _chat_settings(self, update: Update) -> ChatSettings:
+    def _find_chat_settings(self, update: Update) -> ChatSettings:
         """The table of a chat; a topic of a group without one has that of its group."""
         chat = update.chat.id
         keys = [chat, update.person.id]
         if update.chat.is_group:
             group = chat.rpartition("/")[0] or chat
-            keys = [f"{GROUP}{chat}", chat, f"{GROUP}{group}", group]
+            keys = [f"{GROUP_PREFIX}{chat}", chat, f"{GROUP_PREFIX}{group}", group]
         found = (self.settings.chats.get(key) for key in keys)
         return next((one for one in found if one is not None), ChatSettings())
 
 
 def check_prefix(prefix: str) -> None:
     """Raises GatewayError for a prefix that senders of somebody else begin with."""
-    if not PREFIX.fullmatch(prefix):
+    if not PREFIX_PATTERN.fullmatch(prefix):
         raise GatewayError(
             f"the prefix {prefix!r} is not made of lower-case letters and digits; choose another"
         )
-    if prefix in RESERVED:
+    if prefix in RESERVED_PREFIXES:
         raise GatewayError(f"the prefix {prefix!r} belongs to the daemon; choose another")
 
 
@@ -91,9 +95,9 @@ def has_valid_ids(update: Update) -> bool:
     """Whether a sender can be built for whoever wrote this, and for the chat it came from."""
     person, chat = update.person.id, update.chat.id
     # `tg:group:5` is the group 5; a person called `group:5` would be taken for it.
-    if not ID.fullmatch(person) or person.startswith(GROUP):
+    if not ID_PATTERN.fullmatch(person) or person.startswith(GROUP_PREFIX):
         return False
-    return ID.fullmatch(chat) is not None
+    return ID_PATTERN.fullmatch(chat) is not None
 
 
 def build_sender(prefix: str, update: Update) -> str:
@@ -103,5 +107,5 @@ def build_sender(prefix: str, update: Update) -> str:
             f"{update.person.id!r} in the chat {update.chat.id!r} is not an id that can be served"
         )
     if update.chat.is_group:
-        return f"{prefix}:{GROUP}{update.chat.id}"
+        return f"{prefix}:{GROUP_PREFIX}{update.chat.id}"
     return f"{prefix}:{update.person.id}"

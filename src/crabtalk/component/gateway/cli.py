@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from crabtalk.component.command import (
-    Commands,
-    document,
+    CommandGroup,
     has_terminal,
     home_option,
     json_option,
-    say,
-    show,
+    print_json,
+    print_output,
+    print_to_stderr,
     verbose_option,
 )
 
 if TYPE_CHECKING:
-    from .service import Service
-    from .settings import Settings
+    from .service import ChatService
+    from .settings import GatewaySettings
 
 # A token is a line; what is longer is some other file.
-LONGEST_TOKEN = 4096
+MAX_TOKEN_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class GatewayProgram:
     """What one gateway has of its own. Nothing of it is imported before it is called.
 
     `open` makes the service from the settings and the gateway's own directory, where it may keep
@@ -43,42 +43,42 @@ class Program:
 
     name: str  # telegram
     title: str  # Telegram
-    open: "Callable[[Settings, Path], AbstractAsyncContextManager[Service]]"
-    test: "Callable[[Settings], Awaitable[str]]"
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    open_service: "Callable[[GatewaySettings, Path], AbstractAsyncContextManager[ChatService]]"
+    fetch_identity: "Callable[[GatewaySettings], Awaitable[str]]"
+    extra_settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def command(self) -> str:
+    def command_name(self) -> str:
         return f"crabtalk-{self.name}"
 
     def settings_path(self, home: Path) -> Path:
         return home / "config" / f"{self.name}.toml"
 
-    def settings(self, home: Path) -> "Settings":
+    def load_settings(self, home: Path) -> "GatewaySettings":
         from .settings import load_settings
 
-        return load_settings(self.settings_path(home), self.extra)
+        return load_settings(self.settings_path(home), self.extra_settings)
 
 
-class GatewayCommands(Commands):
-    def complaint(self, error: Exception) -> str | None:
+class GatewayCommandGroup(CommandGroup):
+    def explain_error(self, error: Exception) -> str | None:
         from crabtalk.component import ComponentError
 
         from .errors import GatewayError
-        from .service import ServiceError
+        from .service import ChatServiceError
 
-        known = (ComponentError, GatewayError, ServiceError, OSError)
+        known = (ComponentError, GatewayError, ChatServiceError, OSError)
         return str(error) if isinstance(error, known) else None
 
 
-def gateway_commands(program: Program, version: str, *, setup: bool = True) -> click.Group:
+def build_gateway_cli(program: GatewayProgram, version: str, *, setup: bool = True) -> click.Group:
     """The group of a gateway's program; without `setup` it brings one of its own."""
-    name = program.command
+    name = program.command_name
     examples = f"\b\nExamples:\n  {name} setup\n  {name} pair\n  {name} run\n"
 
     @click.group(
         name,
-        cls=GatewayCommands,
+        cls=GatewayCommandGroup,
         epilog=examples,
         help=f"Has people talk to agents in {program.title}.",
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -87,40 +87,40 @@ def gateway_commands(program: Program, version: str, *, setup: bool = True) -> c
     def main() -> None:
         pass
 
-    main.add_command(run_command(program))
+    main.add_command(build_run_command(program))
     if setup:
-        main.add_command(setup_command(program))
-    main.add_command(pair_command(program))
-    main.add_command(check_command(program))
+        main.add_command(build_setup_command(program))
+    main.add_command(build_pair_command(program))
+    main.add_command(build_check_command(program))
     return main
 
 
-def run_command(program: Program) -> click.Command:
-    @click.command("run", help=RUN.format(title=program.title, command=program.command))
+def build_run_command(program: GatewayProgram) -> click.Command:
+    @click.command("run", help=RUN_HELP.format(title=program.title, command=program.command_name))
     @home_option
     @verbose_option
     def run(home: Path, verbose: bool) -> None:
         import asyncio
 
-        from crabtalk.component import Place, start_log
-        from crabtalk.component.running import event_loop_factory
-        from crabtalk.transport import remove_leftovers
+        from crabtalk.component import ComponentPaths, start_log
+        from crabtalk.component.running import get_event_loop_factory
+        from crabtalk.transport import remove_stale_temporary_files
 
-        settings = program.settings(home)
-        must_have_token(program, settings)
-        place = Place(home, program.name)
-        with place.taken():
-            start_log(place.log, verbose=verbose)
-            remove_leftovers(home / "config")
+        settings = program.load_settings(home)
+        require_token(program, settings)
+        place = ComponentPaths(home, program.name)
+        with place.hold_lock():
+            start_log(place.log_path, verbose=verbose)
+            remove_stale_temporary_files(home / "config")
             if not settings.allowed_users:
-                greet_nobody(program, home)
-            with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+                announce_pairing(program, home)
+            with asyncio.Runner(loop_factory=get_event_loop_factory()) as runner:
                 runner.run(run_until_stopped(program, home, settings))
 
     return run
 
 
-RUN = """Run in the foreground until Ctrl+C or SIGTERM.
+RUN_HELP = """Run in the foreground until Ctrl+C or SIGTERM.
 
 The log is on standard error and in logs/. What people wrote meanwhile is answered when it runs
 again.
@@ -131,7 +131,9 @@ Example:
 """
 
 
-async def run_until_stopped(program: Program, home: Path, settings: "Settings") -> None:
+async def run_until_stopped(
+    program: GatewayProgram, home: Path, settings: "GatewaySettings"
+) -> None:
     """Opens the service and runs its gateway. Raises GatewayError."""
     import asyncio
 
@@ -140,7 +142,7 @@ async def run_until_stopped(program: Program, home: Path, settings: "Settings") 
     async def serve() -> None:
         own = home / program.name
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with program.open(settings, own) as service:
+        async with program.open_service(settings, own) as service:
             await Gateway(home, service, settings).run()
 
     running = asyncio.ensure_future(serve())
@@ -151,44 +153,44 @@ async def run_until_stopped(program: Program, home: Path, settings: "Settings") 
         await running
 
 
-def greet_nobody(program: Program, home: Path) -> None:
+def announce_pairing(program: GatewayProgram, home: Path) -> None:
     """Nobody is served yet: on a terminal, the code to send is right here."""
     if has_terminal():
-        print_code(program, home)
+        print_pairing_code(program, home)
     else:
-        say(
-            f"{program.command}: allowed_users is empty, so nobody is served; "
-            f"run `{program.command} pair`"
+        print_to_stderr(
+            f"{program.command_name}: allowed_users is empty, so nobody is served; "
+            f"run `{program.command_name} pair`"
         )
 
 
-def print_code(program: Program, home: Path) -> None:
-    from .pairing import SECONDS, Pairing
+def print_pairing_code(program: GatewayProgram, home: Path) -> None:
+    from .pairing import LIFETIME_SECONDS, PairingCode
 
-    code = Pairing(home, program.name).make()
-    say(
-        f"Send this code to your bot in {program.title} within {SECONDS / 60:.0f} minutes, and it "
-        f"serves you from then on: {code}"
+    code = PairingCode(home, program.name).create_code()
+    print_to_stderr(
+        f"Send this code to your bot in {program.title} "
+        f"within {LIFETIME_SECONDS / 60:.0f} minutes, and it serves you from then on: {code}"
     )
 
 
-def pair_command(program: Program) -> click.Command:
-    @click.command("pair", help=PAIR.format(title=program.title, command=program.command))
+def build_pair_command(program: GatewayProgram) -> click.Command:
+    @click.command("pair", help=PAIR_HELP.format(title=program.title, command=program.command_name))
     @home_option
     @json_option
     def pair(home: Path, in_json: bool) -> None:
-        from .pairing import SECONDS, Pairing
+        from .pairing import LIFETIME_SECONDS, PairingCode
 
         if in_json:
-            code = Pairing(home, program.name).make()
-            document({"code": code, "seconds": SECONDS})
+            code = PairingCode(home, program.name).create_code()
+            print_json({"code": code, "seconds": LIFETIME_SECONDS})
         else:
-            print_code(program, home)
+            print_pairing_code(program, home)
 
     return pair
 
 
-PAIR = """Print a code that lets one person in.
+PAIR_HELP = """Print a code that lets one person in.
 
 Whoever sends it to the bot in {title} first is on the allow-list. It works once, for ten minutes,
 while the gateway runs.
@@ -199,8 +201,10 @@ Example:
 """
 
 
-def setup_command(program: Program) -> click.Command:
-    @click.command("setup", help=SETUP.format(title=program.title, command=program.command))
+def build_setup_command(program: GatewayProgram) -> click.Command:
+    @click.command(
+        "setup", help=SETUP_HELP.format(title=program.title, command=program.command_name)
+    )
     @home_option
     @click.option("--token-stdin", is_flag=True, help="Read the token from standard input.")
     @click.option("--base-url", metavar="URL", help="Of a server of your own.")
@@ -214,12 +218,12 @@ def setup_command(program: Program) -> click.Command:
         allow: tuple[str, ...],
     ) -> None:
         token = read_token(program, from_stdin=token_stdin)
-        write_tested(program, home, token, base_url=base_url, agent=agent, allow=allow)
+        verify_and_write_settings(program, home, token, base_url=base_url, agent=agent, allow=allow)
 
     return setup
 
 
-SETUP = """Ask for the token, test it, and write the settings.
+SETUP_HELP = """Ask for the token, test it, and write the settings.
 
 \b
 Examples:
@@ -228,9 +232,9 @@ Examples:
 """
 
 
-def read_token(program: Program, *, from_stdin: bool) -> str:
+def read_token(program: GatewayProgram, *, from_stdin: bool) -> str:
     if from_stdin:
-        token = sys.stdin.read(LONGEST_TOKEN).strip()
+        token = sys.stdin.read(MAX_TOKEN_LENGTH).strip()
     elif has_terminal():
         token = click.prompt(f"Token of {program.title}", hide_input=True, err=True).strip()
     else:
@@ -240,8 +244,8 @@ def read_token(program: Program, *, from_stdin: bool) -> str:
     return token
 
 
-def write_tested(
-    program: Program,
+def verify_and_write_settings(
+    program: GatewayProgram,
     home: Path,
     token: str,
     *,
@@ -253,7 +257,7 @@ def write_tested(
     import asyncio
     from dataclasses import replace
 
-    from .settings import allow as allowed
+    from .settings import allow_user as allowed
     from .settings import write_settings
 
     path = program.settings_path(home)
@@ -262,38 +266,43 @@ def write_tested(
         changes["base_url"] = base_url
     if agent is not None:
         changes["agent"] = agent
-    settings = program.settings(home)
+    settings = program.load_settings(home)
     if agent is not None and settings.agents and agent not in settings.agents:
         raise click.UsageError(f"agents in {path} does not list {agent!r}; add it there first")
     tested = replace(settings, token=token, base_url=(base_url or settings.base_url).rstrip("/"))
-    who = asyncio.run(asked(program, tested))
+    who = asyncio.run(fetch_identity(program, tested))
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_settings(path, changes)
     for person in allow:
         allowed(path, person)
-    show(f"{program.title} knows us as {who}; {path} is written")
-    if not program.settings(home).allowed_users:
-        show(f"Nobody is served yet: start `{program.command} run`, then `{program.command} pair`")
+    print_output(f"{program.title} knows us as {who}; {path} is written")
+    if not program.load_settings(home).allowed_users:
+        print_output(
+            f"Nobody is served yet: start `{program.command_name} run`, "
+            f"then `{program.command_name} pair`"
+        )
 
 
-def check_command(program: Program) -> click.Command:
-    @click.command("check", help=CHECK.format(command=program.command))
+def build_check_command(program: GatewayProgram) -> click.Command:
+    @click.command("check", help=CHECK_HELP.format(command=program.command_name))
     @home_option
     @json_option
     def check(home: Path, in_json: bool) -> None:
         import asyncio
 
-        settings = program.settings(home)
-        who = asyncio.run(asked(program, settings))
+        settings = program.load_settings(home)
+        who = asyncio.run(fetch_identity(program, settings))
         if in_json:
-            document({"name": who, "allowed_users": list(settings.allowed_users)})
+            print_json({"name": who, "allowed_users": list(settings.allowed_users)})
         else:
-            show(f"{program.title} knows us as {who}; {len(settings.allowed_users)} are served")
+            print_output(
+                f"{program.title} knows us as {who}; {len(settings.allowed_users)} are served"
+            )
 
     return check
 
 
-CHECK = """Say whether the settings are right and the service takes the token.
+CHECK_HELP = """Say whether the settings are right and the service takes the token.
 
 \b
 Example:
@@ -301,14 +310,14 @@ Example:
 """
 
 
-async def asked(program: Program, settings: "Settings") -> str:
+async def fetch_identity(program: GatewayProgram, settings: "GatewaySettings") -> str:
     """Who we are to the service. Raises GatewayError, or what the service raises."""
-    must_have_token(program, settings)
-    return await program.test(settings)
+    require_token(program, settings)
+    return await program.fetch_identity(settings)
 
 
-def must_have_token(program: Program, settings: "Settings") -> None:
+def require_token(program: GatewayProgram, settings: "GatewaySettings") -> None:
     from .errors import GatewayError
 
     if not settings.token:
-        raise GatewayError(f"there is no token; run `{program.command} setup`")
+        raise GatewayError(f"there is no token; run `{program.command_name} setup`")

@@ -5,19 +5,19 @@ import hashlib
 from dataclasses import dataclass, field
 
 from .bindings import AgentBindings, build_sender
-from .files import Files
-from .journal import Journal
-from .link import Link
-from .reply import LATE_AFTER
-from .service import Service, Update
-from .settings import Settings
+from .files import SenderFiles
+from .journal import GatewayJournal
+from .link import DaemonMonitor
+from .reply import LATE_AFTER_SECONDS
+from .service import ChatService, Update
+from .settings import GatewaySettings
 
 # Bytes of a key, as the protocol has it.
-LONGEST_KEY = 128
+MAX_KEY_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class GatewayBounds:
     turns: int = 256  # at once; others wait for one to end
     waiting_in_chat: int = 64  # messages; the next one is refused, and its sender told
     waiting: int = 4096  # of all chats; then the service is not asked for more
@@ -25,49 +25,49 @@ class Bounds:
     text: int = 64 * 1024  # characters of one message
     notices: int = 256  # to strangers and the like, under way at once; others are not sent
     notice_after: float = 3.0  # seconds without the daemon before anybody is told
-    late_after: float = LATE_AFTER
+    late_after: float = LATE_AFTER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    journal: Journal
-    service: Service
-    link: Link
-    files: Files
-    settings: Settings
-    turns: asyncio.Semaphore  # one for each turn that may be at the daemon at once
-    bounds: Bounds = field(default_factory=Bounds)
+class GatewayContext:
+    journal: GatewayJournal
+    service: ChatService
+    daemon: DaemonMonitor
+    files: SenderFiles
+    settings: GatewaySettings
+    turn_slots: asyncio.Semaphore  # one for each turn that may be at the daemon at once
+    bounds: GatewayBounds = field(default_factory=GatewayBounds)
 
     @property
     def bindings(self) -> AgentBindings:
         return AgentBindings(self.settings)
 
-    def sender(self, update: Update) -> str:
+    def sender_for(self, update: Update) -> str:
         """A person, or a group as one. Raises GatewayError."""
         return build_sender(self.service.prefix, update)
 
-    def key(self, update: Update) -> str:
+    def message_key(self, update: Update) -> str:
         """What the daemon knows this message by, in whatever process it is sent: it is made of the
         service's own ids."""
         key = f"{self.service.prefix}:{update.chat.id}:{update.id}"
-        if len(key.encode()) <= LONGEST_KEY:
+        if len(key.encode()) <= MAX_KEY_BYTES:
             return key
         return f"{self.service.prefix}:{hashlib.sha256(key.encode()).hexdigest()}"
 
-    def agent(self, update: Update) -> str:
+    def agent_for(self, update: Update) -> str:
         """Who answers: the agent the chat has chosen, as long as the settings allow it there."""
-        chosen = self.journal.book.chat(update.chat.id).agent
+        chosen = self.journal.state.get_chat(update.chat.id).agent
         if chosen and self.bindings.is_allowed(update, chosen):
             return chosen
-        return self.bindings.default_agent(update)
+        return self.bindings.choose_default_agent(update)
 
     def withdrawn_agent(self, update: Update) -> str:
         """The agent that the chat has chosen and may not talk to any more; else empty."""
-        chosen = self.journal.book.chat(update.chat.id).agent
+        chosen = self.journal.state.get_chat(update.chat.id).agent
         return "" if not chosen or self.bindings.is_allowed(update, chosen) else chosen
 
 
-def spoken(update: Update, text: str) -> str:
+def format_for_agent(update: Update, text: str) -> str:
     """As the agent reads it: in a group, with who said it."""
     if not update.chat.is_group:
         return text

@@ -8,13 +8,13 @@ from msgspec import Struct, field
 
 from .service import Update
 
-Kind: TypeAlias = Literal["turn", "steer", "answer", "compact"]
+RequestKind: TypeAlias = Literal["turn", "steer", "answer", "compact"]
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class DaemonRequest(Struct, frozen=True, kw_only=True):
     """What the daemon is told because of an update."""
 
-    kind: Kind
+    kind: RequestKind
     agent: str
     sender: str
     text: str
@@ -26,7 +26,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     ask: str = ""  # the question it answers
 
 
-class Filled(Struct, frozen=True):
+class FormProgress(Struct, frozen=True):
     """A form, and how far it is. Without a message it is being sent."""
 
     message: str = ""
@@ -36,75 +36,75 @@ class Filled(Struct, frozen=True):
     asked: int = -1  # of approvals, which have a message each: the question `message` shows
 
 
-class Record(Struct, frozen=True, tag=True):
+class GatewayRecord(Struct, frozen=True, tag=True):
     pass
 
 
-class Came(Record, frozen=True):
+class UpdateReceived(GatewayRecord, frozen=True, tag="Came"):
     """Somebody did something. In the journal, it is ours to answer."""
 
     update: Update
 
 
-class LeftOut(Record, frozen=True):
+class UpdateSkipped(GatewayRecord, frozen=True, tag="LeftOut"):
     """Something came that could not be read. It stays here until the journal is written anew."""
 
     id: str
     raw: str
 
 
-class Asking(Record, frozen=True):
+class RequestStarted(GatewayRecord, frozen=True, tag="Asking"):
     """The daemon is about to be told. Whether it was is not known until the next record."""
 
     id: str
-    ask: Ask
+    ask: DaemonRequest
 
 
-class Unasked(Record, frozen=True):
+class RequestNotSent(GatewayRecord, frozen=True, tag="Unasked"):
     """It was surely not told."""
 
     id: str
 
 
-class Answering(Record, frozen=True):
+class AnswerPrepared(GatewayRecord, frozen=True, tag="Answering"):
     """What is to be answered, where no conversation has it."""
 
     id: str
     text: str
 
 
-class Sending(Record, frozen=True):
+class SendStarted(GatewayRecord, frozen=True, tag="Sending"):
     """A message is about to be sent. Whether it arrived is not known until the next record."""
 
     id: str
 
 
-class Sent(Record, frozen=True):
+class SendCompleted(GatewayRecord, frozen=True, tag="Sent"):
     id: str
     message: str
     is_marked: bool = False  # as one that may have arrived before
 
 
-class Unsent(Record, frozen=True):
+class SendFailed(GatewayRecord, frozen=True, tag="Unsent"):
     """It surely did not arrive."""
 
     id: str
 
 
-class Closed(Record, frozen=True):
+class TextDelivered(GatewayRecord, frozen=True, tag="Closed"):
     """So much of the answer, in characters that are no space, is in messages that are finished."""
 
     id: str
     count: int
 
 
-class Formed(Record, frozen=True):
+class FormUpdated(GatewayRecord, frozen=True, tag="Formed"):
     id: str
     ask: str
-    filled: Filled
+    filled: FormProgress
 
 
-class Filed(Record, frozen=True):
+class FileSendUpdated(GatewayRecord, frozen=True, tag="Filed"):
     """A file of the agent's, by the call that sends it: is being sent, or has been."""
 
     id: str
@@ -112,35 +112,35 @@ class Filed(Record, frozen=True):
     is_sent: bool = False
 
 
-class Done(Record, frozen=True):
+class UpdateHandled(GatewayRecord, frozen=True, tag="Done"):
     """Nothing is left to do."""
 
     id: str
 
 
-class Chose(Record, frozen=True):
+class AgentChosen(GatewayRecord, frozen=True, tag="Chose"):
     chat: str
     agent: str
 
 
-class Noticed(Record, frozen=True):
+class AvailabilityNotified(GatewayRecord, frozen=True, tag="Noticed"):
     """A chat knows that the daemon is away, or that it is back."""
 
     chat: str
     is_away: bool
 
 
-class Item(Struct, kw_only=True):
+class PendingUpdate(Struct, kw_only=True):
     """An update, and what came of it so far."""
 
     update: Update
-    ask: Ask | None = None
+    ask: DaemonRequest | None = None
     text: str | None = None
     is_sending: bool = False
     message: str = ""  # the one that still grows
     is_marked: bool = False
     closed: int = 0
-    forms: dict[str, Filled] = field(default_factory=dict)
+    forms: dict[str, FormProgress] = field(default_factory=dict)
     files: dict[str, bool] = field(default_factory=dict)
 
     @property
@@ -148,35 +148,35 @@ class Item(Struct, kw_only=True):
         return self.update.id
 
 
-class ChatNote(Struct):
+class ChatState(Struct):
     """What is remembered of a chat."""
 
     agent: str = ""  # empty: that of the settings
     is_told_away: bool = False
 
 
-class Whole(Record, frozen=True):
+class GatewaySnapshot(GatewayRecord, frozen=True, tag="Whole"):
     """All that the records before it come to."""
 
-    items: list[Item]
+    items: list[PendingUpdate]
     seen: list[str]
-    chats: dict[str, ChatNote]
+    chats: dict[str, ChatState]
 
 
-AnyRecord: TypeAlias = (
-    Came
-    | LeftOut
-    | Asking
-    | Unasked
-    | Answering
-    | Sending
-    | Sent
-    | Unsent
-    | Closed
-    | Formed
-    | Filed
-    | Done
-    | Chose
-    | Noticed
-    | Whole
+AnyGatewayRecord: TypeAlias = (
+    UpdateReceived
+    | UpdateSkipped
+    | RequestStarted
+    | RequestNotSent
+    | AnswerPrepared
+    | SendStarted
+    | SendCompleted
+    | SendFailed
+    | TextDelivered
+    | FormUpdated
+    | FileSendUpdated
+    | UpdateHandled
+    | AgentChosen
+    | AvailabilityNotified
+    | GatewaySnapshot
 )

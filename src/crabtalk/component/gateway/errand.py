@@ -8,81 +8,87 @@ import asyncio
 
 from crabtalk.client import ServerError
 
-from .answers import answer
-from .bindings import NOT_ALLOWED
-from .commands import Command, Commands, folded
-from .desk import Desk
-from .entries import Ask, Item
-from .errors import is_away
+from .answers import send_answer
+from .bindings import AGENT_NOT_ALLOWED
+from .commands import ParsedCommand, SlashCommandHandler, describe_compaction
+from .desk import GatewayContext
+from .entries import DaemonRequest, PendingUpdate
+from .errors import is_daemon_unavailable
 from .posting import wait_for_daemon
-from .turn import STOPPED
+from .turn import STOPPED_NOTE
 
-NOT_FOLDED = "This was cut off, and nothing has changed. Send /{name} again."
+COMPACTION_INTERRUPTED = "This was cut off, and nothing has changed. Send /{name} again."
 
 
-class Errand:
-    def __init__(self, desk: Desk, commands: Commands, item: Item, command: Command) -> None:
-        self._desk = desk
+class SlowCommand:
+    def __init__(
+        self,
+        desk: GatewayContext,
+        commands: SlashCommandHandler,
+        item: PendingUpdate,
+        command: ParsedCommand,
+    ) -> None:
+        self._context = desk
         self._commands = commands
         self._item = item
         self._command = command
         self._is_stopped = False
-        self._waiting: asyncio.Future[None] | None = None  # for the daemon
+        self._wait_task: asyncio.Future[None] | None = None  # for the daemon
 
     @property
     def agent(self) -> str:
         ask = self._item.ask
-        return ask.agent if ask is not None else self._desk.agent(self._item.update)
+        return ask.agent if ask is not None else self._context.agent_for(self._item.update)
 
     async def run(self) -> None:
         """Until it is answered. Raises Blocked. Cancelled, the journal knows how far it was."""
         while (text := await self._attempt()) is None:
-            if not await self._is_back():
-                text = STOPPED
+            if not await self._wait_for_daemon():
+                text = STOPPED_NOTE
                 break
-        await answer(self._desk, self._item, text)
+        await send_answer(self._context, self._item, text)
 
     def stop(self) -> None:
         """Without the daemon. What that is doing, it has to be told."""
         self._is_stopped = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._wait_task is not None:
+            self._wait_task.cancel()
 
     async def _attempt(self) -> str | None:
         """What to answer; None while the daemon is away."""
         ask = self._item.ask
         try:
             if ask is not None and not self._commands.is_allowed(self._item.update, ask.agent):
-                return NOT_ALLOWED.format(name=ask.agent)
+                return AGENT_NOT_ALLOWED.format(name=ask.agent)
             if ask is not None:
-                return await self._settle(ask)
+                return await self._resolve_compaction(ask)
             return await self._commands.run(self._item, self._command)
         except ServerError as error:
-            if is_away(error):
+            if is_daemon_unavailable(error):
                 return None
-            return STOPPED if self._is_stopped else f"⚠️ {error.message}"
+            return STOPPED_NOTE if self._is_stopped else f"⚠️ {error.message}"
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
             return None
 
-    async def _settle(self, ask: Ask) -> str:
+    async def _resolve_compaction(self, ask: DaemonRequest) -> str:
         """What came of a compaction that was not watched to its end."""
-        archive = await self._desk.link.find_archive(ask.agent, ask.sender, ask.offset)
+        archive = await self._context.daemon.find_archive(ask.agent, ask.sender, ask.offset)
         if archive is not None:
-            return folded(ask.text, archive.summary)
-        return STOPPED if self._is_stopped else NOT_FOLDED.format(name=ask.text)
+            return describe_compaction(ask.text, archive.summary)
+        return STOPPED_NOTE if self._is_stopped else COMPACTION_INTERRUPTED.format(name=ask.text)
 
-    async def _is_back(self) -> bool:
+    async def _wait_for_daemon(self) -> bool:
         """False when it was stopped before that."""
         if self._is_stopped:
             return False
-        waiting = asyncio.ensure_future(wait_for_daemon(self._desk, self._item.update.chat))
-        self._waiting = waiting
+        waiting = asyncio.ensure_future(wait_for_daemon(self._context, self._item.update.chat))
+        self._wait_task = waiting
         try:
             await asyncio.wait([waiting])
         finally:
-            self._waiting = None
+            self._wait_task = None
             waiting.cancel()
         if waiting.cancelled():
             return False

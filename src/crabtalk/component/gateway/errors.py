@@ -4,7 +4,7 @@ from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyE
 from crabtalk.protocol import FrameError
 
 # What a daemon that goes away leaves its clients with.
-DAEMON_AWAY = (OSError, ConnectionClosedError, FrameError, UnexpectedReplyError)
+DAEMON_UNAVAILABLE_ERRORS = (OSError, ConnectionClosedError, FrameError, UnexpectedReplyError)
 NOT_FOUND = 404
 BUSY = 503
 
@@ -13,8 +13,8 @@ class GatewayError(Exception):
     """It cannot go on like this, and a person has to do something about it."""
 
 
-def is_away(error: Exception) -> bool:
+def is_daemon_unavailable(error: Exception) -> bool:
     """Whether the same may work when the daemon is back, or has room."""
     if isinstance(error, ServerError):
         return error.code == BUSY
-    return isinstance(error, DAEMON_AWAY)
+    return isinstance(error, DAEMON_UNAVAILABLE_ERRORS)

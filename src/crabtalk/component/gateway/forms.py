@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 
 from crabtalk.protocol import wire
 
-from .approvals import DENY, Approval, Measure, build_pages, match_label, read_approval
-from .service import PAYLOAD, Button, Rich
+from .approvals import DENY, ApprovalText, MeasureText, build_pages, match_label, parse_approval
+from .service import MAX_PAYLOAD_BYTES, Button, Markdown
 
-LABEL = 48
+MAX_LABEL = 48
 DONE = "done"
 # Services show no more buttons than this; the rest is typed.
-BUTTONS = 24
+MAX_BUTTONS = 24
 # "Other" is what typing is for.
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FormQuestion:
     question: str
     header: str
     options: tuple[tuple[str, str], ...] = ()  # label, description
     is_multiple: bool = False
-    approval: Approval | None = None
+    approval: ApprovalText | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -37,17 +37,17 @@ class Question:
 
 
 @dataclass(slots=True)
-class Form:
+class ChatForm:
     """One ask. `answers` has what was given so far, a list for each question."""
 
     ask: str
-    questions: tuple[Question, ...]
+    questions: tuple[FormQuestion, ...]
     answers: dict[int, list[str]] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, event: wire.AskUserEvent) -> "Form":
-        return cls(event.ask_id, tuple(map(question_of, event.questions)))
+    def from_event(cls, event: wire.AskUserEvent) -> "ChatForm":
+        return cls(event.ask_id, tuple(map(parse_question, event.questions)))
 
     @property
     def token(self) -> str:
@@ -55,36 +55,39 @@ class Form:
         return hashlib.sha256(self.ask.encode()).hexdigest()[:10]
 
     @property
-    def current(self) -> int | None:
+    def current_number(self) -> int | None:
         """The question that is being asked; None when all were answered."""
         return next((n for n in range(len(self.questions)) if n not in self.settled), None)
 
     @property
     def is_complete(self) -> bool:
-        return self.current is None
+        return self.current_number is None
 
     @property
-    def is_approval(self) -> bool:
+    def has_approvals(self) -> bool:
         """Whether it asks for a yes to tool calls."""
         return any(question.approval is not None for question in self.questions)
 
     @property
     def is_asking_approval(self) -> bool:
         """Whether the question being asked is an approval."""
-        return self.current is not None and self.questions[self.current].approval is not None
+        return (
+            self.current_number is not None
+            and self.questions[self.current_number].approval is not None
+        )
 
-    def is_answer(self, text: str) -> bool:
+    def accepts_text(self, text: str) -> bool:
         """Whether words answer the question being asked."""
-        if self.current is None:
+        if self.current_number is None:
             return False
         if not self.is_asking_approval:
             return True
-        return bool(match_label(self.questions[self.current].labels, text))
+        return bool(match_label(self.questions[self.current_number].labels, text))
 
-    def press(self, payload: str) -> bool:
+    def press_button(self, payload: str) -> bool:
         """False for a button that is not of the question being asked."""
-        number, chosen = read_payload(payload)
-        question = self.questions[number] if number == self.current else None
+        number, chosen = parse_payload(payload)
+        question = self.questions[number] if number == self.current_number else None
         if question is None or not payload.startswith(f"{self.token}:"):
             return False
         if chosen == DONE:
@@ -93,20 +96,20 @@ class Form:
             return question.is_multiple
         if not chosen.isdecimal() or int(chosen) >= len(question.options):
             return False
-        self._choose(number, question.options[int(chosen)][0])
+        self._choose_option(number, question.options[int(chosen)][0])
         return True
 
-    def say(self, text: str) -> None:
+    def answer_text(self, text: str) -> None:
         """An answer in words to the question being asked."""
-        number = self.current
+        number = self.current_number
         if number is None:
             return
         question = self.questions[number]
         if question.approval is not None:
             if label := match_label(question.labels, text):
-                self._choose(number, label)
+                self._choose_option(number, label)
             return
-        chosen = labels_in(question, text)
+        chosen = parse_labels(question, text)
         if question.is_multiple:
             before = self.answers.get(number, [])
             new = [label for label in chosen or [text.strip()] if label not in before]
@@ -115,7 +118,7 @@ class Form:
             self.answers[number] = chosen[:1] or [text.strip()]
         self.settled.add(number)
 
-    def _choose(self, number: int, label: str) -> None:
+    def _choose_option(self, number: int, label: str) -> None:
         if not self.questions[number].is_multiple:
             self.answers[number] = [label]
             self.settled.add(number)
@@ -126,7 +129,7 @@ class Form:
         else:
             chosen.append(label)
 
-    def reply(self) -> str:
+    def build_reply(self) -> str:
         """What the agent reads. Of two approvals with the same text, a no holds for both."""
         given: dict[str, str] = {}
         for number, question in enumerate(self.questions):
@@ -137,14 +140,16 @@ class Form:
 
     # ── As people see it ────────────────────────────────────────────────────────────────────
 
-    def text(self, *, has_buttons: bool, is_open: bool = True) -> Rich:
-        lines = [self._answered(number) for number in sorted(self.settled)]
-        number = self.current
+    def render_text(self, *, has_buttons: bool, is_open: bool = True) -> Markdown:
+        lines = [self._render_answered(number) for number in sorted(self.settled)]
+        number = self.current_number
         if number is not None:
-            lines.append(self._asking(number, has_buttons=has_buttons, is_open=is_open))
+            lines.append(self._render_question(number, has_buttons=has_buttons, is_open=is_open))
         return "\n\n".join(lines)
 
-    def approval_pages(self, number: int, limit: int, measure: Measure, *, end: str) -> list[str]:
+    def render_approval_pages(
+        self, number: int, limit: int, measure: MeasureText, *, end: str
+    ) -> list[str]:
         """The messages that show one question of a form with approvals: literal text, all of it."""
         question = self.questions[number]
         place = f" {number + 1}/{len(self.questions)}" if len(self.questions) > 1 else ""
@@ -154,35 +159,37 @@ class Form:
         text = "\n".join([question.question, *list_options(question)])
         return build_pages(f"Question{place}", text, end, limit, measure)
 
-    def approval_hint(self, number: int, *, has_buttons: bool) -> str:
+    def render_approval_hint(self, number: int, *, has_buttons: bool) -> str:
         question = self.questions[number]
         if question.approval is None:
-            return self._hint(question, has_buttons=has_buttons)
+            return self._render_hint(question, has_buttons=has_buttons)
         labels = question.labels
         if has_buttons:
             return f"Press {' or '.join(labels)}. You can also write yes or no."
         listed = "  ".join(f"{place}. {label}" for place, label in enumerate(labels, 1))
         return f"Send a number, or write yes or no:  {listed}"
 
-    def approval_outcome(self, number: int) -> str:
-        given = shortened(", ".join(self.answers.get(number, [])))
+    def render_approval_outcome(self, number: int) -> str:
+        given = shorten_label(", ".join(self.answers.get(number, [])))
         return f"Answer: {given or 'none (closed)'}"
 
-    def _answered(self, number: int) -> str:
+    def _render_answered(self, number: int) -> str:
         question = self.questions[number]
         given = ", ".join(self.answers.get(number, [])) or "nothing"
         return f"✓ **{question.header or question.question}**: {given}"
 
-    def _asking(self, number: int, *, has_buttons: bool, is_open: bool) -> str:
+    def _render_question(self, number: int, *, has_buttons: bool, is_open: bool) -> str:
         question = self.questions[number]
         place = f" ({number + 1}/{len(self.questions)})" if len(self.questions) > 1 else ""
         title = f"**{question.header}**{place}\n" if question.header else ""
         lines = [f"❓ {title}{question.question}"]
         lines += list_options(question, all_of_them=not has_buttons)
-        lines.append(self._hint(question, has_buttons=has_buttons) if is_open else "(closed)")
+        lines.append(
+            self._render_hint(question, has_buttons=has_buttons) if is_open else "(closed)"
+        )
         return "\n".join(lines)
 
-    def _hint(self, question: Question, *, has_buttons: bool) -> str:
+    def _render_hint(self, question: FormQuestion, *, has_buttons: bool) -> str:
         if not question.options:
             return "(Write your answer.)"
         if question.is_multiple:
@@ -191,27 +198,27 @@ class Form:
             how = "Press one" if has_buttons else "Send its number"
         return f"({how}, or write your own answer.)"
 
-    def buttons(self) -> list[Button]:
-        number = self.current
+    def build_buttons(self) -> list[Button]:
+        number = self.current_number
         if number is None or not self.questions[number].options:
             return []
         question = self.questions[number]
         chosen = self.answers.get(number, [])
         made = [
             Button(
-                shortened(f"{'☑ ' if label in chosen else '☐ '}{label}")
+                shorten_label(f"{'☑ ' if label in chosen else '☐ '}{label}")
                 if question.is_multiple
-                else shortened(label),
+                else shorten_label(label),
                 f"{self.token}:{number}:{option}",
             )
-            for option, (label, _) in enumerate(question.options[:BUTTONS])
+            for option, (label, _) in enumerate(question.options[:MAX_BUTTONS])
         ]
         if question.is_multiple:
             made.append(Button("Done", f"{self.token}:{number}:{DONE}"))
         return made
 
 
-def question_of(asked: wire.AskQuestion) -> Question:
+def parse_question(asked: wire.AskQuestion) -> FormQuestion:
     if asked.HasField("approval"):
         return build_approval_question(asked)
     options = tuple(
@@ -219,20 +226,20 @@ def question_of(asked: wire.AskQuestion) -> Question:
         for option in asked.options
         if option.label.strip() and option.label.strip().lower() != OTHER
     )
-    return Question(asked.question, asked.header, options, asked.multi_select)
+    return FormQuestion(asked.question, asked.header, options, asked.multi_select)
 
 
-def build_approval_question(asked: wire.AskQuestion) -> Question:
+def build_approval_question(asked: wire.AskQuestion) -> FormQuestion:
     """A call that cannot be shown can be denied, and nothing else."""
-    approval = read_approval(asked.approval)
+    approval = parse_approval(asked.approval)
     labels = [option.label for option in asked.options if option.label.strip()]
-    if not approval.is_whole:
+    if not approval.is_displayable:
         labels = [label for label in labels if label.casefold() == DENY.casefold()]
     options = tuple((label, "") for label in labels)
-    return Question(asked.question, asked.header, options, approval=approval)
+    return FormQuestion(asked.question, asked.header, options, approval=approval)
 
 
-def list_options(question: Question, *, all_of_them: bool = True) -> list[str]:
+def list_options(question: FormQuestion, *, all_of_them: bool = True) -> list[str]:
     """A numbered line for each option, or for those that have a description."""
     return [
         f"{number}. {label}{f': {about}' if about else ''}"
@@ -241,7 +248,7 @@ def list_options(question: Question, *, all_of_them: bool = True) -> list[str]:
     ]
 
 
-def labels_in(question: Question, text: str) -> list[str]:
+def parse_labels(question: FormQuestion, text: str) -> list[str]:
     """The options that somebody typed, by number or by label; empty for words of their own."""
     labels = [label for label, _ in question.options]
     by_name = {label.lower(): label for label in labels}
@@ -261,20 +268,22 @@ def labels_in(question: Question, text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def read_payload(payload: str) -> tuple[int, str]:
+def parse_payload(payload: str) -> tuple[int, str]:
     """The question and the option of a button; -1 for what is no button of a form."""
     parts = payload.split(":")
-    if len(payload) > PAYLOAD or len(parts) != 3 or not parts[1].isdecimal():
+    if len(payload) > MAX_PAYLOAD_BYTES or len(parts) != 3 or not parts[1].isdecimal():
         return -1, ""
     return int(parts[1]), parts[2]
 
 
-def shortened(label: str) -> str:
+def shorten_label(label: str) -> str:
     line = " ".join(label.split())
-    return line if len(line) <= LABEL else f"{line[: LABEL - 1]}…"
+    return line if len(line) <= MAX_LABEL else f"{line[: MAX_LABEL - 1]}…"
 
 
-def restored(form: Form, answers: Mapping[int, Sequence[str]], settled: Sequence[int]) -> Form:
+def restore_form(
+    form: ChatForm, answers: Mapping[int, Sequence[str]], settled: Sequence[int]
+) -> ChatForm:
     """With what was given before a restart."""
     form.answers = {number: list(labels) for number, labels in answers.items()}
     form.settled = set(settled)

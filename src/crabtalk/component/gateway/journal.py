@@ -4,21 +4,27 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.component.journal import WORTH_SHORTENING
-from crabtalk.component.journal import Journal as AnyJournal
+from crabtalk.component.journal import MIN_COMPACT_SIZE
+from crabtalk.component.journal import RecordJournal as AnyJournal
 
-from .book import Book
-from .entries import AnyRecord
+from .book import GatewayState
+from .entries import AnyGatewayRecord
 from .errors import GatewayError
 
-reader = msgspec.json.Decoder(AnyRecord)
+record_decoder = msgspec.json.Decoder(AnyGatewayRecord)
 
 
-class Journal(AnyJournal[Book]):
+class GatewayJournal(AnyJournal[GatewayState]):
     def __init__(
-        self, path: Path, book: Book | None = None, *, worth_shortening: int = WORTH_SHORTENING
+        self,
+        path: Path,
+        book: GatewayState | None = None,
+        *,
+        worth_shortening: int = MIN_COMPACT_SIZE,
     ) -> None:
-        super().__init__(path, book or Book(), reader, worth_shortening=worth_shortening)
+        super().__init__(
+            path, book or GatewayState(), record_decoder, worth_shortening=worth_shortening
+        )
 
     def open(self) -> None:
         """Raises GatewayError."""
@@ -31,8 +37,8 @@ class Journal(AnyJournal[Book]):
             ) from None
 
     @classmethod
-    def peek(cls, path: Path) -> Book:
+    def read_state(cls, path: Path) -> GatewayState:
         """What is on disk, for one who changes nothing. Raises OSError."""
         found = cls(path)
         found.replay(path.read_bytes())
-        return found.book
+        return found.state

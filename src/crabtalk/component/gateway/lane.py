@@ -11,23 +11,39 @@ from contextlib import suppress
 
 from crabtalk.client import ServerError
 
-from .answers import answer, is_reply, press, reply_to_ask, say
-from .bindings import NOT_ALLOWED, WITHDRAWN
-from .commands import NAMES, QUICK, Command, Commands, guest_in, parse
-from .desk import Desk
-from .entries import Answering, Ask, Asking, Chose, Closed, Done, Item, Unasked
-from .errand import Errand
-from .errors import NOT_FOUND, is_away
-from .posting import notice, wait_for_daemon
-from .service import Blocked
-from .turn import Turn, with_files
+from .answers import answer_with_text, handle_button, is_form_answer, reply_to_ask, send_answer
+from .bindings import AGENT_NOT_ALLOWED, AGENT_WITHDRAWN
+from .commands import (
+    COMMAND_NAMES,
+    IMMEDIATE_COMMANDS,
+    ParsedCommand,
+    SlashCommandHandler,
+    parse_command,
+    parse_guest,
+)
+from .desk import GatewayContext
+from .entries import (
+    AgentChosen,
+    AnswerPrepared,
+    DaemonRequest,
+    PendingUpdate,
+    RequestNotSent,
+    RequestStarted,
+    TextDelivered,
+    UpdateHandled,
+)
+from .errand import SlowCommand
+from .errors import NOT_FOUND, is_daemon_unavailable
+from .posting import send_notice, wait_for_daemon
+from .service import ChatBlockedError
+from .turn import GatewayTurn, append_files
 
 # Seconds until something is said again into a turn that was not ready for it.
-SOON = 0.25
-NOTHING = "Nothing is going on."
-FAILED = "⚠️ Something is wrong in this program; its log has the details."
+RETRY_INTERVAL = 0.25
+NOTHING_RUNNING = "Nothing is going on."
+INTERNAL_ERROR = "⚠️ Something is wrong in this program; its log has the details."
 # What an earlier release was about to say had no key: whether it was said cannot be known.
-UPGRADED = (
+UPGRADED_MEANWHILE = (
     "⚠️ This program was upgraded while it worked on your message. "
     "If you have no answer to it, send it again."
 )
@@ -35,174 +51,183 @@ UPGRADED = (
 log = logging.getLogger(__name__)
 
 
-class Lane:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._commands = Commands(desk)
-        self._queue: deque[Item] = deque()
-        self._news = asyncio.Event()
-        self._item: Item | None = None  # that of what runs: a turn or an errand
-        self._running: asyncio.Future[None] | None = None
-        self._turn: Turn | None = None
-        self._errand: Errand | None = None
-        self._stops: dict[str, Item] = {}  # by the /stop: what it is to stop
-        self._is_early = False  # something was refused that the turn may take in a moment
+class ChatQueue:
+    def __init__(self, desk: GatewayContext) -> None:
+        self._context = desk
+        self._commands = SlashCommandHandler(desk)
+        self._queue: deque[PendingUpdate] = deque()
+        self._changed = asyncio.Event()
+        self._current_item: PendingUpdate | None = None  # that of what runs: a turn or an errand
+        self._task: asyncio.Future[None] | None = None
+        self._turn: GatewayTurn | None = None
+        self._slow_command: SlowCommand | None = None
+        self._stop_targets: dict[str, PendingUpdate] = {}  # by the /stop: what it is to stop
+        self._should_retry_soon = False  # something was refused that the turn may take in a moment
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: PendingUpdate) -> None:
         self._queue.append(item)
-        self._news.set()
+        self._changed.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Until nothing is left to do. Cancelled, the journal knows what is."""
         try:
             while True:
-                self._news.clear()
-                self._is_early = False
-                self._look()
-                if not self._queue and self._running is None:
+                self._changed.clear()
+                self._should_retry_soon = False
+                self._collect_result()
+                if not self._queue and self._task is None:
                     return
-                if not await self._step():
-                    await self._wait()
+                if not await self._handle_next():
+                    await self._wait_for_change()
         finally:
-            await self._leave()
+            await self._cancel_task()
 
-    async def _wait(self) -> None:
+    async def _wait_for_change(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(SOON if self._is_early else None):
-                await self._news.wait()
+            async with asyncio.timeout(RETRY_INTERVAL if self._should_retry_soon else None):
+                await self._changed.wait()
 
-    def _run(self, item: Item, what: Turn | Errand) -> None:
-        self._item = item
-        self._turn = what if isinstance(what, Turn) else None
-        self._errand = what if isinstance(what, Errand) else None
-        self._running = asyncio.ensure_future(what.run())
-        self._running.add_done_callback(lambda _: self._news.set())
+    def _start_task(self, item: PendingUpdate, what: GatewayTurn | SlowCommand) -> None:
+        self._current_item = item
+        self._turn = what if isinstance(what, GatewayTurn) else None
+        self._slow_command = what if isinstance(what, SlowCommand) else None
+        self._task = asyncio.ensure_future(what.run())
+        self._task.add_done_callback(lambda _: self._changed.set())
 
-    def _look(self) -> None:
+    def _collect_result(self) -> None:
         """Whether what runs is over."""
-        if self._running is None or not self._running.done():
+        if self._task is None or not self._task.done():
             return
-        error, item = self._running.exception(), self._item
-        self._running = self._turn = self._errand = self._item = None
+        error, item = self._task.exception(), self._current_item
+        self._task = self._turn = self._slow_command = self._current_item = None
         if error is not None and item is not None:
-            self._fail(item, error)
+            self._handle_failure(item, error)
 
-    async def _leave(self) -> None:
-        if self._running is None:
+    async def _cancel_task(self) -> None:
+        if self._task is None:
             return
-        self._running.cancel()
-        await asyncio.wait([self._running])
-        if self._item is not None and self._item.id in self._desk.journal.book.items:
-            self._queue.appendleft(self._item)
-        self._running = self._turn = self._errand = self._item = None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if (
+            self._current_item is not None
+            and self._current_item.id in self._context.journal.state.pending
+        ):
+            self._queue.appendleft(self._current_item)
+        self._task = self._turn = self._slow_command = self._current_item = None
 
-    def _fail(self, item: Item, error: BaseException) -> None:
-        if isinstance(error, Blocked):
+    def _handle_failure(self, item: PendingUpdate, error: BaseException) -> None:
+        if isinstance(error, ChatBlockedError):
             log.info("a chat does not want us any more: %s", error)
-            self._desk.journal.note(Done(item.id))
+            self._context.journal.append(UpdateHandled(item.id))
             return
         log.error("an update could not be answered", exc_info=error)
-        if item.id not in self._desk.journal.book.items:
+        if item.id not in self._context.journal.state.pending:
             return
         if item.text is None:
-            self._desk.journal.note(
-                Unasked(item.id), Closed(item.id, 0), Answering(item.id, FAILED)
+            self._context.journal.append(
+                RequestNotSent(item.id),
+                TextDelivered(item.id, 0),
+                AnswerPrepared(item.id, INTERNAL_ERROR),
             )
             self._queue.appendleft(item)
         else:
-            self._desk.journal.note(Done(item.id))
+            self._context.journal.append(UpdateHandled(item.id))
 
-    async def _step(self) -> bool:
+    async def _handle_next(self) -> bool:
         """One update, if one can be dealt with now."""
         for item in list(self._queue):
             if item is not self._queue[0] and not is_urgent(item):
                 continue
             try:
-                is_done = await self._handle(item)
+                is_done = await self._handle_item(item)
             except Exception as error:
                 self._queue.remove(item)
-                self._fail(item, error)
+                self._handle_failure(item, error)
                 return True
             if is_done:
                 self._queue.remove(item)
                 return True
         return False
 
-    async def _handle(self, item: Item) -> bool:
+    async def _handle_item(self, item: PendingUpdate) -> bool:
         """False for what has to wait."""
-        await self._tell_withdrawn(item)
+        await self._announce_withdrawn_agent(item)
         if item.text is not None:
-            return await answer(self._desk, item, item.text)
+            return await send_answer(self._context, item, item.text)
         if item.ask is not None:
-            return await self._unsure(item, item.ask)
+            return await self._resume_request(item, item.ask)
         if item.update.press:
-            return await self._press(item)
-        command = parse(item.update.text)
+            return await self._handle_button(item)
+        command = parse_command(item.update.text)
         if command is not None and command.name == "stop":
-            return await self._stop(item)
-        if command is not None and command.name in QUICK:
-            return await self._quick(item, command)
-        if self._running is None:
-            return await self._alone(item, command)
-        if self._turn is not None and (command is None or is_answer(self._turn, command)):
-            return await self._during(self._turn, item)
+            return await self._handle_stop(item)
+        if command is not None and command.name in IMMEDIATE_COMMANDS:
+            return await self._run_immediately(item, command)
+        if self._task is None:
+            return await self._handle_when_idle(item, command)
+        if self._turn is not None and (
+            command is None or is_answer_to_question(self._turn, command)
+        ):
+            return await self._handle_during_turn(self._turn, item)
         return False
 
-    async def _tell_withdrawn(self, item: Item) -> None:
+    async def _announce_withdrawn_agent(self, item: PendingUpdate) -> None:
         """Says once that the agent this chat had chosen is not allowed here any more."""
-        agent = self._desk.withdrawn_agent(item.update)
+        agent = self._context.withdrawn_agent(item.update)
         if not agent:
             return
-        await self._desk.journal.keep(Chose(item.update.chat.id, ""))
-        answering = self._desk.agent(item.update)
-        text = WITHDRAWN.format(name=agent, answering=answering)
-        await notice(self._desk, item.update.chat, text)
+        await self._context.journal.append_and_flush(AgentChosen(item.update.chat.id, ""))
+        answering = self._context.agent_for(item.update)
+        text = AGENT_WITHDRAWN.format(name=agent, answering=answering)
+        await send_notice(self._context, item.update.chat, text)
 
     # ── Nothing is going on ─────────────────────────────────────────────────────────────────
 
-    async def _alone(self, item: Item, command: Command | None) -> bool:
+    async def _handle_when_idle(self, item: PendingUpdate, command: ParsedCommand | None) -> bool:
         try:
-            called = await self._guest(item, command)
+            called = await self._find_guest(item, command)
             if called is not None and not self._commands.is_allowed(item.update, called.name):
-                text = NOT_ALLOWED.format(name=called.name)
-                return await answer(self._desk, item, text)
+                text = AGENT_NOT_ALLOWED.format(name=called.name)
+                return await send_answer(self._context, item, text)
             if called is not None:
-                self._begin(item, called.rest, called.name)
+                self._start_turn(item, called.arguments, called.name)
             elif command is None or await self._is_skill(command):
-                self._begin(item, item.update.text)
+                self._start_turn(item, item.update.text)
             else:
-                self._run(item, Errand(self._desk, self._commands, item, command))
+                self._start_task(item, SlowCommand(self._context, self._commands, item, command))
             return True
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
-            return await self._later(item)
+            return await self._retry_when_available(item)
 
-    async def _guest(self, item: Item, command: Command | None) -> Command | None:
+    async def _find_guest(
+        self, item: PendingUpdate, command: ParsedCommand | None
+    ) -> ParsedCommand | None:
         """Who is to speak, and about what."""
         if command is not None and command.name == "guest":
-            called = guest_in(f"@{command.rest}")
+            called = parse_guest(f"@{command.arguments}")
         else:
-            called = guest_in(item.update.text)
-        return called if called and await self._commands.is_agent(called.name) else None
+            called = parse_guest(item.update.text)
+        return called if called and await self._commands.agent_exists(called.name) else None
 
-    async def _is_skill(self, command: Command) -> bool:
-        return command.name not in NAMES and await self._commands.is_skill(command.name)
+    async def _is_skill(self, command: ParsedCommand) -> bool:
+        return command.name not in COMMAND_NAMES and await self._commands.skill_exists(command.name)
 
-    def _begin(self, item: Item, text: str, guest: str = "") -> None:
-        self._run(item, Turn(self._desk, item, text, guest, self._news.set))
+    def _start_turn(self, item: PendingUpdate, text: str, guest: str = "") -> None:
+        self._start_task(item, GatewayTurn(self._context, item, text, guest, self._changed.set))
 
-    async def _unsure(self, item: Item, ask: Ask) -> bool:
+    async def _resume_request(self, item: PendingUpdate, ask: DaemonRequest) -> bool:
         """Goes on with what a crash, or the daemon's, cut off. What has a key is said again: the
         daemon knows it."""
-        if not self._is_time_for(ask):
+        if not self._is_ready_for(ask):
             return False
         if ask.kind in ("turn", "steer") and not ask.key:
-            self._desk.journal.note(Unasked(item.id))
-            return await answer(self._desk, item, UPGRADED)
+            self._context.journal.append(RequestNotSent(item.id))
+            return await send_answer(self._context, item, UPGRADED_MEANWHILE)
         refused = [
             name
             for name in (ask.agent, ask.guest)
@@ -210,53 +235,56 @@ class Lane:
         ]
         try:
             if refused and ask.kind == "turn":
-                return await self._withdraw(item, ask, refused[0])
+                return await self._end_forbidden_turn(item, ask, refused[0])
             match ask.kind:
                 case "turn":
-                    self._begin(item, item.update.text)
+                    self._start_turn(item, item.update.text)
                     return True
                 case "compact":
-                    self._run(item, Errand(self._desk, self._commands, item, Command(ask.text)))
+                    self._start_task(
+                        item,
+                        SlowCommand(self._context, self._commands, item, ParsedCommand(ask.text)),
+                    )
                     return True
                 case "answer":  # which counts once, however often it is given
-                    await reply_to_ask(self._desk, ask)
+                    await reply_to_ask(self._context, ask)
                     was_said = True
                 case "steer":
-                    was_said = await self._say_into_run(ask)
+                    was_said = await self._steer_run(ask)
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
-            if self._running is None:
-                return await self._later(item)
-            self._is_early = True
+            if self._task is None:
+                return await self._retry_when_available(item)
+            self._should_retry_soon = True
             return False
         if was_said:
-            await self._desk.journal.keep(Done(item.id))
+            await self._context.journal.append_and_flush(UpdateHandled(item.id))
         else:
-            self._desk.journal.note(Unasked(item.id))
-            self._news.set()
+            self._context.journal.append(RequestNotSent(item.id))
+            self._changed.set()
         return was_said
 
-    async def _withdraw(self, item: Item, ask: Ask, name: str) -> bool:
+    async def _end_forbidden_turn(self, item: PendingUpdate, ask: DaemonRequest, name: str) -> bool:
         """Ends a turn with an agent that this chat may not talk to any more."""
         try:
-            await self._desk.link.client.kill(ask.agent, sender=ask.sender)
+            await self._context.daemon.client.kill(ask.agent, sender=ask.sender)
         except ServerError as error:
             if error.code != NOT_FOUND:
                 raise
-        self._desk.journal.note(Unasked(item.id), Closed(item.id, 0))
-        return await answer(self._desk, item, NOT_ALLOWED.format(name=name))
+        self._context.journal.append(RequestNotSent(item.id), TextDelivered(item.id, 0))
+        return await send_answer(self._context, item, AGENT_NOT_ALLOWED.format(name=name))
 
-    def _is_time_for(self, ask: Ask) -> bool:
+    def _is_ready_for(self, ask: DaemonRequest) -> bool:
         """Turns and compactions wait for what runs, a steering message for the turn to be back."""
-        if ask.kind == "answer" or self._running is None:
+        if ask.kind == "answer" or self._task is None:
             return True
         return ask.kind == "steer" and self._turn is not None and self._turn.has_begun
 
-    async def _say_into_run(self, ask: Ask) -> bool:
+    async def _steer_run(self, ask: DaemonRequest) -> bool:
         """Steers. True also when that was done before; False when nothing runs that takes it."""
         try:
-            await self._desk.link.client.steer_session(
+            await self._context.daemon.client.steer_session(
                 ask.agent, ask.text, sender=ask.sender, key=ask.key
             )
         except ServerError as error:
@@ -265,111 +293,115 @@ class Lane:
             return False
         return True
 
-    async def _later(self, item: Item) -> bool:
+    async def _retry_when_available(self, item: PendingUpdate) -> bool:
         """When the daemon is back."""
-        await wait_for_daemon(self._desk, item.update.chat)
-        self._news.set()
+        await wait_for_daemon(self._context, item.update.chat)
+        self._changed.set()
         return False
 
     # ── While a turn runs ───────────────────────────────────────────────────────────────────
 
-    async def _press(self, item: Item) -> bool:
-        is_done = await press(self._desk, self._turn, item)
-        self._is_early = self._is_early or not is_done
+    async def _handle_button(self, item: PendingUpdate) -> bool:
+        is_done = await handle_button(self._context, self._turn, item)
+        self._should_retry_soon = self._should_retry_soon or not is_done
         return is_done
 
-    async def _during(self, turn: Turn, item: Item) -> bool:
-        if turn.may_ask:
-            self._is_early = True
-        if turn.may_ask or not turn.has_begun:
+    async def _handle_during_turn(self, turn: GatewayTurn, item: PendingUpdate) -> bool:
+        if turn.awaits_repeated_question:
+            self._should_retry_soon = True
+        if turn.awaits_repeated_question or not turn.has_begun:
             return False
         try:
-            if await self._guest(item, None) is not None:
+            if await self._find_guest(item, None) is not None:
                 return False
-            if not is_reply(self._desk, turn, item):
-                return await self._steer(turn, item)
-            is_done = await say(self._desk, turn, item)
+            if not is_form_answer(self._context, turn, item):
+                return await self._steer_turn(turn, item)
+            is_done = await answer_with_text(self._context, turn, item)
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
-            self._is_early = True  # what was about to be said is said again, with its key
+            self._should_retry_soon = True  # what was about to be said is said again, with its key
             return False
         if not is_done:  # nobody asks any more: these are words like any others
-            self._news.set()
+            self._changed.set()
         return is_done
 
-    async def _steer(self, turn: Turn, item: Item) -> bool:
+    async def _steer_turn(self, turn: GatewayTurn, item: PendingUpdate) -> bool:
         asked = turn.item.ask
         assert asked is not None  # noqa: S101 - the turn is said
-        journal = self._desk.journal
-        text = await with_files(self._desk, item.update, item.update.text, asked.sender)
-        ask = Ask(
+        journal = self._context.journal
+        text = await append_files(self._context, item.update, item.update.text, asked.sender)
+        ask = DaemonRequest(
             kind="steer",
             agent=asked.agent,
             sender=asked.sender,
             text=text,
-            key=self._desk.key(item.update),
+            key=self._context.message_key(item.update),
         )
-        await journal.keep(Asking(item.id, ask))
-        if not await self._say_into_run(ask):
-            journal.note(Unasked(item.id))
-            self._is_early = True
+        await journal.append_and_flush(RequestStarted(item.id, ask))
+        if not await self._steer_run(ask):
+            journal.append(RequestNotSent(item.id))
+            self._should_retry_soon = True
             return False
-        await journal.keep(Done(item.id))
+        await journal.append_and_flush(UpdateHandled(item.id))
         return True
 
     # ── Commands that wait for nobody ───────────────────────────────────────────────────────
 
-    async def _stop(self, item: Item) -> bool:
-        what, running = self._turn or self._errand, self._item
-        meant = self._stops.setdefault(item.id, running) if running is not None else None
+    async def _handle_stop(self, item: PendingUpdate) -> bool:
+        what, running = self._turn or self._slow_command, self._current_item
+        meant = self._stop_targets.setdefault(item.id, running) if running is not None else None
         if what is None or running is None:
-            if item.id not in self._stops:
-                return await answer(self._desk, item, NOTHING)
+            if item.id not in self._stop_targets:
+                return await send_answer(self._context, item, NOTHING_RUNNING)
         elif running is meant:
             what.stop()
-            if await self._is_early_to_kill(what, running):
-                self._is_early = True
+            if await self._kill_needs_retry(what, running):
+                self._should_retry_soon = True
                 return False
         # Else what it was to stop is over, and what runs now came later.
-        await self._desk.journal.keep(Done(item.id))
-        self._stops.pop(item.id, None)
+        await self._context.journal.append_and_flush(UpdateHandled(item.id))
+        self._stop_targets.pop(item.id, None)
         return True
 
-    async def _is_early_to_kill(self, what: Turn | Errand, running: Item) -> bool:
+    async def _kill_needs_retry(
+        self, what: GatewayTurn | SlowCommand, running: PendingUpdate
+    ) -> bool:
         """Has the daemon stop it. True where that may have come before what it is to stop."""
         try:
-            await self._desk.link.client.kill(what.agent, sender=self._desk.sender(running.update))
+            await self._context.daemon.client.kill(
+                what.agent, sender=self._context.sender_for(running.update)
+            )
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
             log.info("the daemon is away, and has stopped by that: %s", error)
             # Unless it was not told yet: then it is when it is back, and stopped then.
-            return isinstance(what, Turn) and what.is_said and not what.has_begun
+            return isinstance(what, GatewayTurn) and what.may_have_been_sent and not what.has_begun
         # Of an errand nobody says when it has begun: only that it is over.
-        return isinstance(what, Errand) or (what.is_said and not what.has_begun)
+        return isinstance(what, SlowCommand) or (what.may_have_been_sent and not what.has_begun)
 
-    async def _quick(self, item: Item, command: Command) -> bool:
+    async def _run_immediately(self, item: PendingUpdate, command: ParsedCommand) -> bool:
         try:
             text = await self._commands.run(item, command)
         except ServerError as error:
             text = f"⚠️ {error.message}"
         except Exception as error:
-            if not is_away(error):
+            if not is_daemon_unavailable(error):
                 raise
             text = f"⚠️ {error}"
-        return await answer(self._desk, item, text)
+        return await send_answer(self._context, item, text)
 
 
-def is_answer(turn: Turn, command: Command) -> bool:
+def is_answer_to_question(turn: GatewayTurn, command: ParsedCommand) -> bool:
     """Where an agent asks for a path, say: what is no command of ours is what it waits for."""
     form = turn.form
-    return form is not None and not form.is_asking_approval and command.name not in NAMES
+    return form is not None and not form.is_asking_approval and command.name not in COMMAND_NAMES
 
 
-def is_urgent(item: Item) -> bool:
+def is_urgent(item: PendingUpdate) -> bool:
     """What does not wait behind others."""
     if item.update.press:
         return True
-    command = parse(item.update.text)
+    command = parse_command(item.update.text)
     return command is not None and command.name == "stop"

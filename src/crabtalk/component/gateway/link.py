@@ -9,11 +9,11 @@ from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
 
 from .backoff import Backoff
-from .errors import DAEMON_AWAY, NOT_FOUND, GatewayError, is_away
+from .errors import DAEMON_UNAVAILABLE_ERRORS, NOT_FOUND, GatewayError, is_daemon_unavailable
 
 # The features of a daemon that this library cannot do without.
-FEATURES = frozenset({"keys", "attach"})
-OLD_DAEMON = (
+REQUIRED_FEATURES = frozenset({"keys", "attach"})
+DAEMON_TOO_OLD = (
     "this gateway needs a daemon of the same version: the one that runs cannot tell messages that "
     "come again; upgrade it and start it again"
 )
@@ -21,20 +21,20 @@ OLD_DAEMON = (
 log = logging.getLogger(__name__)
 
 
-class Link:
+class DaemonMonitor:
     def __init__(self, client: Client, *, longest: float = 15.0) -> None:
         self.client = client
-        self._longest = longest
-        self._asking: asyncio.Task[None] | None = None
+        self._max_delay = longest
+        self._poll_task: asyncio.Task[None] | None = None
 
-    async def back(self) -> None:
+    async def wait_until_available(self) -> None:
         """Until the daemon answers. Cancelled, others go on waiting."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self._ask())
-        await asyncio.shield(self._asking)
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.ensure_future(self._poll_daemon())
+        await asyncio.shield(self._poll_task)
 
-    async def _ask(self) -> None:
-        backoff = Backoff(longest=self._longest)
+    async def _poll_daemon(self) -> None:
+        backoff = Backoff(longest=self._max_delay)
         while True:
             # First a pause, also for one that answers and has no room.
             await backoff.wait()
@@ -42,14 +42,14 @@ class Link:
                 await self.client.ping()
                 return
             except Exception as error:
-                if not is_away(error) and not isinstance(error, TimeoutError):
+                if not is_daemon_unavailable(error) and not isinstance(error, TimeoutError):
                     raise
                 log.info("the daemon is away: %s", error)
 
     async def check_version(self) -> None:
         """Raises GatewayError for a daemon that ignores keys, and what the client raises."""
-        if not set((await self.client.hello()).features) >= FEATURES:
-            raise GatewayError(OLD_DAEMON)
+        if not set((await self.client.hello()).features) >= REQUIRED_FEATURES:
+            raise GatewayError(DAEMON_TOO_OLD)
 
     async def watch_version(self) -> None:
         """Checks the first daemon that answers. Raises GatewayError."""
@@ -57,18 +57,18 @@ class Link:
             try:
                 await self.check_version()
                 return
-            except (ServerError, TimeoutError, *DAEMON_AWAY) as error:
+            except (ServerError, TimeoutError, *DAEMON_UNAVAILABLE_ERRORS) as error:
                 log.info("the daemon's version is not known yet: %s", error)
-            await self.back()
+            await self.wait_until_available()
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._poll_task is not None:
+            self._poll_task.cancel()
         await self.client.__aexit__(None, None, None)
 
     # ── Compactions ─────────────────────────────────────────────────────────────────────────
 
-    async def archives(self, agent: str, sender: str) -> Sequence[wire.ArchiveInfo]:
+    async def list_archives(self, agent: str, sender: str) -> Sequence[wire.ArchiveInfo]:
         """Of a conversation, oldest first."""
         try:
             return (await self.client.list_archives(agent, sender=sender)).archives
@@ -82,7 +82,7 @@ class Link:
         anything runs in the conversation; None when the compaction did not take place."""
         while True:
             is_running = await self._follow_run(agent, sender)
-            archives = await self.archives(agent, sender)
+            archives = await self.list_archives(agent, sender)
             if len(archives) > count:
                 return archives[count]
             if not is_running:

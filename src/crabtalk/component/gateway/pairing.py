@@ -15,22 +15,22 @@ from pathlib import Path
 from crabtalk.transport import RunFiles, replace_file
 
 # Without letters that look alike; 40 bits against TRIES tries.
-LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-LENGTH = 8
-SECONDS = 600.0
-TRIES = 5
+CODE_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+CODE_LENGTH = 8
+LIFETIME_SECONDS = 600.0
+MAX_TRIES = 5
 
 
-class Pairing:
+class PairingCode:
     def __init__(self, home: Path, name: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._path = RunFiles.of(home).directory / f"{name}.pairing"
+        self._path = RunFiles.for_home(home).directory / f"{name}.pairing"
         self._clock = clock
 
-    def make(self) -> str:
+    def create_code(self) -> str:
         """A new code. One that was made before is worth nothing from now on. Raises OSError."""
-        code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+        code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._write(hashed(code), self._clock() + SECONDS, TRIES)
+        self._write(hash_code(code), self._clock() + LIFETIME_SECONDS, MAX_TRIES)
         return code
 
     @property
@@ -38,13 +38,13 @@ class Pairing:
         """Whether a code waits to be sent."""
         return self._read() is not None
 
-    def claim(self, text: str) -> bool:
+    def claim_code(self, text: str) -> bool:
         """Whether this is the code; if so, it is used up. A wrong one costs a try."""
         found = self._read()
         if found is None:
             return False
         expected, until, tries = found
-        if hmac.compare_digest(hashed(text), expected):
+        if hmac.compare_digest(hash_code(text), expected):
             self._path.unlink(missing_ok=True)
             return True
         if tries <= 1:
@@ -68,10 +68,10 @@ class Pairing:
         return expected, until, tries
 
 
-def normal(code: str) -> str:
+def normalize_code(code: str) -> str:
     """However somebody wrote it."""
     return "".join(code.split()).replace("-", "").upper()
 
 
-def hashed(code: str) -> str:
-    return hashlib.sha256(normal(code).encode(errors="replace")).hexdigest()
+def hash_code(code: str) -> str:
+    return hashlib.sha256(normalize_code(code).encode(errors="replace")).hexdigest()

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 # The markdown that agents write. Each service renders it as it can, or leaves it as it is.
-Rich: TypeAlias = str
+Markdown: TypeAlias = str
 
 # Bytes of a button's payload; the narrowest service allows no more.
-PAYLOAD = 64
+MAX_PAYLOAD_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """What the service allows."""
 
     text: int  # the longest message, in the service's own units: see `measure`
@@ -73,7 +73,7 @@ class Update:
     unread: str = ""  # what came, if it could not be read
 
     @classmethod
-    def left_out(cls, key: str, raw: str) -> "Update":
+    def unreadable(cls, key: str, raw: str) -> "Update":
         """One that could not be read."""
         return cls(key, Chat(""), Person("", ""), unread=raw or "?")
 
@@ -83,7 +83,7 @@ class Button(NamedTuple):
     payload: str  # at most PAYLOAD bytes of ASCII
 
 
-class Service(Protocol):
+class ChatService(Protocol):
     """A chat service. All of it may be called from several tasks at once, for different chats.
 
     Opened before Gateway has it and closed afterwards, by whoever made it. Each call has a deadline
@@ -99,7 +99,7 @@ class Service(Protocol):
         """`tg`: senders are `tg:<person>` and `tg:group:<chat>`."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ServiceLimits: ...
 
     def updates(self) -> AsyncIterator[Update]:
         """What happens, each thing at least once, until the iterator is closed.
@@ -108,13 +108,13 @@ class Service(Protocol):
         use to try again. What `taken` was not called for may come again, and must after a crash.
         """
 
-    async def taken(self, update: Update) -> None:
+    async def acknowledge(self, update: Update) -> None:
         """It is in the journal now: the service may forget it. Called in the order of updates."""
 
     async def send(
         self,
         chat: Chat,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         reply_to: str = "",
@@ -131,14 +131,14 @@ class Service(Protocol):
         self,
         chat: Chat,
         message_id: str,
-        text: Rich,
+        text: Markdown,
         *,
         buttons: Sequence[Button] = (),
         is_literal: bool = False,
     ) -> None:
         """Changes a message of ours, buttons included. That nothing changed is no error."""
 
-    async def typing(self, chat: Chat) -> None: ...
+    async def send_typing(self, chat: Chat) -> None: ...
 
     async def fetch(self, attachment: Attachment, path: Path) -> None:
         """Writes what somebody sent to `path`, which does not exist yet."""
@@ -146,19 +146,19 @@ class Service(Protocol):
     async def upload(self, chat: Chat, path: Path, caption: str) -> str:
         """Sends a file and returns the id of its message. Raises as `send` does."""
 
-    def measure(self, text: Rich) -> int:
+    def measure(self, text: Markdown) -> int:
         """How long the service thinks a text is, as `Limits.text` counts."""
 
 
-class ServiceError(Exception):
+class ChatServiceError(Exception):
     """What a service says no with. The text is for people."""
 
 
-class TooLong(ServiceError):  # noqa: N818 - read as claims where they are raised
+class MessageTooLongError(ChatServiceError):
     """The message is longer than the service takes. The text is split again, smaller."""
 
 
-class TryLater(ServiceError):  # noqa: N818
+class RetryLaterError(ChatServiceError):
     """Nothing was done; it may be tried again after `seconds`: too fast, or nobody answered."""
 
     def __init__(self, seconds: float, reason: str = "the service asks to wait") -> None:
@@ -166,15 +166,15 @@ class TryLater(ServiceError):  # noqa: N818
         self.seconds = seconds
 
 
-class Blocked(ServiceError):  # noqa: N818
+class ChatBlockedError(ChatServiceError):
     """This chat does not want us any more, or is gone. The others are not touched."""
 
 
-class Away(ServiceError):  # noqa: N818
+class DeliveryUnknownError(ChatServiceError):
     """The service broke off in the middle: whether the message arrived is not known."""
 
 
-class Refused(ServiceError):  # noqa: N818
+class RejectedError(ChatServiceError):
     """It is no use to try again: a wrong token, a message that is not allowed.
 
     From `updates` it ends the gateway; from the others it ends that message alone.

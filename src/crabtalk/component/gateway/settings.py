@@ -21,9 +21,9 @@ from crabtalk.transport import replace_file
 
 from .errors import GatewayError
 
-AGENT = "crab"
-MOST_ALLOWED = 10_000
-SHARED = ("token", "allowed_users", "agent", "agents", "owners", "chats", "base_url")
+DEFAULT_AGENT = "crab"
+MAX_ALLOWED = 10_000
+SHARED_KEYS = ("token", "allowed_users", "agent", "agents", "owners", "chats", "base_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class ChatSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GatewaySettings:
     """`extra` has the service's own, each with its default where the file does not say."""
 
     token: str = field(default="", repr=False)
     allowed_users: tuple[str, ...] = ()
-    agent: str = AGENT
+    agent: str = DEFAULT_AGENT
     base_url: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
     agents: tuple[str, ...] = ()  # that chats may talk to; empty: `agent` alone
@@ -48,7 +48,7 @@ class Settings:
     chats: Mapping[str, ChatSettings] = field(default_factory=dict)
 
 
-def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> GatewaySettings:
     """A file that is not there is an empty one. Raises GatewayError.
 
     `extra` names the service's own keys and their defaults, whose types a file has to keep to.
@@ -60,29 +60,31 @@ def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> Setting
     except (OSError, ValueError) as error:
         raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
     try:
-        return read_settings(document, extra or {})
+        return parse_settings(document, extra or {})
     except GatewayError as error:
         raise GatewayError(f"{path}: {error}") from None
 
 
-def read_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> Settings:
+def parse_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> GatewaySettings:
     for key in document:
-        if key not in SHARED and key not in extra:
+        if key not in SHARED_KEYS and key not in extra:
             raise GatewayError(f"{key} means nothing here; take it out")
     agents = read_names(document, "agents")
-    return Settings(
-        token=text_of(document, "token", ""),
+    return GatewaySettings(
+        token=read_text(document, "token", ""),
         allowed_users=read_ids("allowed_users", document.get("allowed_users", [])),
-        agent=read_agent(document, agents) or AGENT,
+        agent=read_agent(document, agents) or DEFAULT_AGENT,
         agents=agents,
         owners=read_ids("owners", document.get("owners", [])),
         chats=read_chats(document.get("chats", {})),
-        base_url=text_of(document, "base_url", "").rstrip("/"),
-        extra={key: same_kind(key, document.get(key, one), one) for key, one in extra.items()},
+        base_url=read_text(document, "base_url", "").rstrip("/"),
+        extra={
+            key: check_same_type(key, document.get(key, one), one) for key, one in extra.items()
+        },
     )
 
 
-def text_of(document: Mapping[str, Any], key: str, default: str) -> str:
+def read_text(document: Mapping[str, Any], key: str, default: str) -> str:
     value = document.get(key, default)
     if not isinstance(value, str):
         raise GatewayError(f"{key} must be a text, not {type(value).__name__}")
@@ -90,7 +92,7 @@ def text_of(document: Mapping[str, Any], key: str, default: str) -> str:
 
 
 def read_ids(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > MOST_ALLOWED:
+    if not isinstance(value, list) or len(value) > MAX_ALLOWED:
         raise GatewayError(f"{key} must be a list of ids, such as [12345]")
     for one in value:
         if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
@@ -103,15 +105,15 @@ def read_names(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if key not in document:
         return ()
     value = document[key]
-    is_list = isinstance(value, list) and 0 < len(value) <= MOST_ALLOWED
+    is_list = isinstance(value, list) and 0 < len(value) <= MAX_ALLOWED
     if not is_list or not all(isinstance(one, str) and one for one in value):
-        raise GatewayError(f'{key} must be a list of names of agents, such as ["{AGENT}"]')
+        raise GatewayError(f'{key} must be a list of names of agents, such as ["{DEFAULT_AGENT}"]')
     return tuple(value)
 
 
 def read_agent(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
     """The agent that answers first; empty where nothing says so."""
-    agent = text_of(document, "agent", "") or (agents[0] if agents else "")
+    agent = read_text(document, "agent", "") or (agents[0] if agents else "")
     if agents and agent not in agents:
         raise GatewayError(
             f"agent is {agent!r}, which agents does not list; add it there, or take the line out"
@@ -120,7 +122,7 @@ def read_agent(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
 
 
 def read_chats(value: Any) -> Mapping[str, ChatSettings]:
-    if not isinstance(value, dict) or len(value) > MOST_ALLOWED:
+    if not isinstance(value, dict) or len(value) > MAX_ALLOWED:
         raise GatewayError('chats must be tables, such as [chats."12345"]')
     found: dict[str, ChatSettings] = {}
     for chat, table in value.items():
@@ -141,7 +143,7 @@ def read_chat(table: Any) -> ChatSettings:
     return ChatSettings(agents or ((agent,) if agent else ()), agent)
 
 
-def same_kind(key: str, value: Any, default: Any) -> Any:
+def check_same_type(key: str, value: Any, default: Any) -> Any:
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if type(value) is not type(default):
@@ -171,16 +173,16 @@ def write_settings(path: Path, changes: Mapping[str, Any]) -> None:
         raise GatewayError(f"cannot write {path}: {error}; see to the file") from None
 
 
-def allow(path: Path, user: str) -> None:
+def allow_user(path: Path, user: str) -> None:
     """Adds somebody to allowed_users. Raises GatewayError."""
-    known = load_allowed(path)
+    known = load_allowed_users(path)
     if user not in known:
         shown = [int(one) if one.isdecimal() and str(int(one)) == one else one for one in known]
         new = int(user) if user.isdecimal() and str(int(user)) == user else user
         write_settings(path, {"allowed_users": [*shown, new]})
 
 
-def load_allowed(path: Path) -> tuple[str, ...]:
+def load_allowed_users(path: Path) -> tuple[str, ...]:
     """Those of the file as it is now, whatever else is in it. Raises GatewayError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))

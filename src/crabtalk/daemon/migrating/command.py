@@ -12,44 +12,44 @@ from urllib.parse import urlsplit
 
 import click
 
-from crabtalk.component.command import table, visible
-from crabtalk.daemon.config import DATABASES, FILES, StorageSettings
+from crabtalk.component.command import escape_controls, format_table
+from crabtalk.daemon.config import DATABASE_URL_PREFIXES, FILE_URL, StorageSettings
 from crabtalk.daemon.home import Home
 from crabtalk.masking import MASK
 from crabtalk.storage import FileStorage
 
 from .home import HomeSide
-from .migration import MigrationError, Outcome, Side, migrate
+from .migration import MigrationError, MigrationOutcome, MigrationSide, copy_and_verify
 
 # Seconds between two words of how far it is.
-PAUSE = 0.1
+UPDATE_INTERVAL_SECONDS = 0.1
 
 
-async def run(home: Path, source: str, target: str) -> list[Outcome]:
+async def run_migration(home: Path, source: str, target: str) -> list[MigrationOutcome]:
     """Raises MigrationError, HomeError, StorageError and StoreError."""
-    with Telling(), Home(home), Bar() as bar:
+    with WarningPrinter(), Home(home), MigrationProgressBar() as bar:
         files = HomeSide(home)
-        if source == FILES:
-            await close_accepted(home)
-        database = target if source == FILES else source
-        async with other_side(database, is_source=source != FILES) as other:
-            if source == FILES:
-                return await migrate(files, other, bar.update)
-            return await migrate(other, files, bar.update)
+        if source == FILE_URL:
+            await settle_accepted_messages(home)
+        database = target if source == FILE_URL else source
+        async with open_database_side(database, is_source=source != FILE_URL) as other:
+            if source == FILE_URL:
+                return await copy_and_verify(files, other, bar.update)
+            return await copy_and_verify(other, files, bar.update)
 
 
-async def close_accepted(home: Path) -> None:
+async def settle_accepted_messages(home: Path) -> None:
     """Puts into the logs what a daemon that was killed had accepted: only logs are moved."""
     storage = FileStorage(home)
     try:
-        for pair in await storage.unsettled():
-            await storage.load(pair)
+        for pair in await storage.list_unsettled():
+            await storage.load_and_repair(pair)
     finally:
         await storage.close()
 
 
 @asynccontextmanager
-async def other_side(url: str, *, is_source: bool) -> AsyncIterator[Side]:
+async def open_database_side(url: str, *, is_source: bool) -> AsyncIterator[MigrationSide]:
     try:
         from .database import database_side
     except ImportError as error:
@@ -60,27 +60,27 @@ async def other_side(url: str, *, is_source: bool) -> AsyncIterator[Side]:
         yield side
 
 
-def check(source: str, target: str, home: Path) -> None:
+def check_urls(source: str, target: str, home: Path) -> None:
     """Raises UsageError. No sentence has an address in it: it may hold a password."""
     given = {"--from": source, "--to": target}
     for option, url in given.items():
-        if url != FILES and not url.startswith(DATABASES):
+        if url != FILE_URL and not url.startswith(DATABASE_URL_PREFIXES):
             raise click.UsageError(f'{option} must be "file:" or "postgresql://HOST/DATABASE"')
-        if not is_whole(url):
+        if not is_complete_url(url):
             raise click.UsageError(
                 f"{option} is no address; in a name or password, write anything but letters and "
                 "digits as %XX"
             )
-    if (source == FILES) == (target == FILES):
+    if (source == FILE_URL) == (target == FILE_URL):
         raise click.UsageError(
             'one of --from and --to must be "file:", the other a database; from one database to '
             "another, go by way of files, in a home of their own (--home)"
         )
-    if source == FILES and not home.is_dir():
+    if source == FILE_URL and not home.is_dir():
         raise click.UsageError(f"there is no home {home}; name the one to take with --home")
 
 
-def is_whole(url: str) -> bool:
+def is_complete_url(url: str) -> bool:
     """Whether what comes before the path is names, and ports that are numbers."""
     try:
         place = urlsplit(url).netloc
@@ -91,23 +91,23 @@ def is_whole(url: str) -> bool:
     return ("@" not in url or "@" in place) and all(port.isdecimal() for port in ports)
 
 
-def as_text(outcomes: Sequence[Outcome]) -> str:
+def format_outcomes(outcomes: Sequence[MigrationOutcome]) -> str:
     rows = [("", "source", "target", "hash", "")]
     for one in outcomes:
         hashes = one.source_hash if one.is_same else f"{one.source_hash} {one.target_hash}"
         said = "same" if one.is_same else "DIFFERENT"
         rows.append((one.kind, str(one.source), str(one.target), hashes, said))
-    return table(rows)
+    return format_table(rows)
 
 
-def as_json(outcomes: Sequence[Outcome]) -> str:
+def encode_outcomes(outcomes: Sequence[MigrationOutcome]) -> str:
     kinds = {one.kind: {**one._asdict(), "is_same": one.is_same} for one in outcomes}
     for known in kinds.values():
         del known["kind"]
     return json.dumps({"ok": all(one.is_same for one in outcomes), "kinds": kinds})
 
 
-def advice(home: Path, url: str) -> str:
+def format_advice(home: Path, url: str) -> str:
     """What makes the daemon use it. A password is for its owner to fill in."""
     for secret in StorageSettings(url).secrets:
         url = url.replace(secret, MASK)
@@ -118,15 +118,15 @@ def advice(home: Path, url: str) -> str:
     )
 
 
-class Telling(logging.Handler):
+class WarningPrinter(logging.Handler):
     """What is left out, and why: a line on standard error, once each."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._logger = logging.getLogger("crabtalk")
 
-    def __enter__(self) -> "Telling":
+    def __enter__(self) -> "WarningPrinter":
         self._logger.addHandler(self)
         self._logger.propagate = False
         return self
@@ -137,28 +137,28 @@ class Telling(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # What copies lines aside says so too.
-        text = visible(record.getMessage())
-        if text not in self._told and record.name != "crabtalk.storage.log":
-            self._told.add(text)
+        text = escape_controls(record.getMessage())
+        if text not in self._printed and record.name != "crabtalk.storage.log":
+            self._printed.add(text)
             clear = "\r\x1b[K" if sys.stderr.isatty() else ""
             click.echo(f"{clear}crabtalkd: {text}", err=True)
 
 
-class Bar:
+class MigrationProgressBar:
     """How far it is, in one line that is written over. Only on a terminal."""
 
     def __init__(self) -> None:
-        self._shown = 0.0
+        self._shown_at = 0.0
         self._is_terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "MigrationProgressBar":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shown:
+        if self._shown_at:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def update(self, what: str, done: int, total: int) -> None:
-        if self._is_terminal and time.monotonic() - self._shown >= PAUSE:
-            self._shown = time.monotonic()
+        if self._is_terminal and time.monotonic() - self._shown_at >= UPDATE_INTERVAL_SECONDS:
+            self._shown_at = time.monotonic()
             click.echo(f"\r\x1b[K{what}: {done} of {total}", nl=False, err=True)

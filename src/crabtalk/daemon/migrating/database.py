@@ -8,40 +8,43 @@ from typing import Any
 import msgspec
 
 from crabtalk.storage import Subscription
-from crabtalk.storage.postgres import PostgresMemories
+from crabtalk.storage.postgres import PostgresMemoryStore
 from crabtalk.storage.postgres.agents import AgentTable
-from crabtalk.storage.postgres.database import Database, told
-from crabtalk.storage.postgres.schema import migrate
-from crabtalk.storage.postgres.storage import channel_of
+from crabtalk.storage.postgres.database import PostgresDatabase, translate_database_errors
+from crabtalk.storage.postgres.schema import migrate_schema
+from crabtalk.storage.postgres.storage import get_channel
 from crabtalk.storage.postgres.subscriptions import SubscriptionTable
 
-from .migration import Digest, Logs, MigrationError, Texts, digest_of
-from .rows import LogRows
+from .migration import ByteItems, ConversationItems, ItemDigest, MigrationError, hash_bytes
+from .rows import ConversationRows
 
 # A statement may write a long conversation, or read the names of all.
 STATEMENT_SECONDS = 600.0
 
 # The lock under which daemons look after the schema as they start: none gets past it meanwhile.
-LOCK = "SELECT {}(hashtextextended('crabtalk ' || current_schema(), 0)) AS is_ours"
-HOLD, TRY = LOCK.format("pg_try_advisory_lock"), LOCK.format("pg_try_advisory_xact_lock")
-ALIVE = "SELECT name FROM daemons WHERE expires_at > clock_timestamp() ORDER BY started_at"
+LOCK_TEMPLATE = "SELECT {}(hashtextextended('crabtalk ' || current_schema(), 0)) AS is_ours"
+HOLD_LOCK, TRY_LOCK = (
+    LOCK_TEMPLATE.format("pg_try_advisory_lock"),
+    LOCK_TEMPLATE.format("pg_try_advisory_xact_lock"),
+)
+LIVE_DAEMONS = "SELECT name FROM daemons WHERE expires_at > clock_timestamp() ORDER BY started_at"
 # Numbers that were given out before are not given out again.
-NUMBERS = """
+ADVANCE_SUBSCRIPTION_IDS = """
 SELECT setval(numbers, greatest(nextval(numbers), (SELECT max(id) FROM subscriptions)))
 FROM (SELECT pg_get_serial_sequence('subscriptions', 'id')::regclass AS numbers) AS sequence
 """
 
 
 class DatabaseSide:
-    def __init__(self, database: Database, url: str) -> None:
+    def __init__(self, database: PostgresDatabase, url: str) -> None:
         self.name = database.name
-        channel = channel_of(url)
-        self.texts: Mapping[str, Texts] = {
-            "agents": AgentRows(AgentTable(database, channel)),
-            "memories": MemoryRows(PostgresMemories(database)),
-            "subscriptions": SubscriptionRows(database, channel),
+        channel = get_channel(url)
+        self.items: Mapping[str, ByteItems] = {
+            "agents": AgentRowItems(AgentTable(database, channel)),
+            "memories": MemoryRowItems(PostgresMemoryStore(database)),
+            "subscriptions": SubscriptionRowItems(database, channel),
         }
-        self.logs: Logs = LogRows(database)
+        self.logs: ConversationItems = ConversationRows(database)
 
 
 @asynccontextmanager
@@ -50,7 +53,7 @@ async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseS
 
     Raises StorageError and MigrationError.
     """
-    database = Database(url, pool=2, statement_seconds=STATEMENT_SECONDS)
+    database = PostgresDatabase(url, pool=2, statement_seconds=STATEMENT_SECONDS)
     lock: Any = None
     try:
         if is_source and not await has_tables(database):
@@ -58,17 +61,17 @@ async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseS
                 f"nothing of crabtalk is in {database.name}; check the address, and its "
                 "search_path if there is one"
             )
-        refuse_work((await database.change(TRY))[0], database)
-        await migrate(database)
+        refuse_other_lock((await database.change(TRY_LOCK))[0], database)
+        await migrate_schema(database)
         lock = await database.connect()
-        with told(database):
-            row = await lock.fetchrow(HOLD)
-        refuse_work(row, database)
-        await refuse_daemons(database)
+        with translate_database_errors(database):
+            row = await lock.fetchrow(HOLD_LOCK)
+        refuse_other_lock(row, database)
+        await refuse_live_daemons(database)
         if is_source:
-            await refuse_accepted(database)
+            await refuse_unsettled_messages(database)
         yield DatabaseSide(database, url)
-        await refuse_daemons(database)
+        await refuse_live_daemons(database)
         if lock.is_closed():
             raise MigrationError(
                 f"the connection to {database.name} was lost for a while, and anybody could have "
@@ -80,13 +83,13 @@ async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseS
         await database.close()
 
 
-async def has_tables(database: Database) -> bool:
+async def has_tables(database: PostgresDatabase) -> bool:
     # Not tried twice: what is wrong with an address shows the first time.
     rows = await database.change("SELECT to_regclass('crabtalk_schema') IS NOT NULL AS is_there")
     return bool(rows[0]["is_there"])
 
 
-def refuse_work(row: Any, database: Database) -> None:
+def refuse_other_lock(row: Any, database: PostgresDatabase) -> None:
     if row["is_ours"] is False:  # None without a schema, which is told when it is looked after
         raise MigrationError(
             f"somebody else is at work in {database.name}: a daemon that starts, or another "
@@ -94,8 +97,8 @@ def refuse_work(row: Any, database: Database) -> None:
         )
 
 
-async def refuse_daemons(database: Database) -> None:
-    names = [row["name"] for row in await database.fetch(ALIVE)]
+async def refuse_live_daemons(database: PostgresDatabase) -> None:
+    names = [row["name"] for row in await database.fetch(LIVE_DAEMONS)]
     if names:
         raise MigrationError(
             f"daemons use {database.name}: {', '.join(names)}; stop all of them first (one that "
@@ -103,7 +106,7 @@ async def refuse_daemons(database: Database) -> None:
         )
 
 
-async def refuse_accepted(database: Database) -> None:
+async def refuse_unsettled_messages(database: PostgresDatabase) -> None:
     """Only logs are moved, and messages that were accepted are not there yet."""
     rows = await database.fetch("SELECT count(*) AS left FROM accepted")
     if rows[0]["left"]:
@@ -114,35 +117,35 @@ async def refuse_accepted(database: Database) -> None:
         )
 
 
-class AgentRows:
+class AgentRowItems:
     def __init__(self, table: AgentTable) -> None:
         self._table = table
-        self._known: dict[str, str] = {}
+        self._bodies: dict[str, str] = {}
 
     async def names(self) -> list[str]:
-        self._known = await self._table.bodies()
-        return sorted(self._known)
+        self._bodies = await self._table.load_bodies()
+        return sorted(self._bodies)
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
-        return self._known[name].encode()
+        return self._bodies[name].encode()
 
     async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
         for name, data in things:
             await self._table.put(name, data.decode())
 
 
-class MemoryRows:
-    def __init__(self, memories: PostgresMemories) -> None:
+class MemoryRowItems:
+    def __init__(self, memories: PostgresMemoryStore) -> None:
         self._memories = memories
 
     async def names(self) -> list[str]:
-        return sorted(await self._memories.names())
+        return sorted(await self._memories.list_names())
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
         return await self._memories.export_memory(name)
@@ -152,23 +155,23 @@ class MemoryRows:
             await self._memories.import_memory(name, data)
 
 
-class SubscriptionRows:
+class SubscriptionRowItems:
     """By their numbers."""
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
         self._table = SubscriptionTable(database, channel)
-        self._known: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}
 
     async def names(self) -> list[str]:
-        self._known = {str(one.id): one for one in await self._table.load()}
-        return sorted(self._known)
+        self._subscriptions = {str(one.id): one for one in await self._table.load()}
+        return sorted(self._subscriptions)
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
-        return msgspec.json.encode(self._known[name])
+        return msgspec.json.encode(self._subscriptions[name])
 
     async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
         added = [msgspec.json.decode(data, type=Subscription) for _, data in things]
@@ -178,4 +181,4 @@ class SubscriptionRows:
                 "VALUES ($1, $2, $3, $4, $5)",
                 [(one.id, one.source, one.target_agent, one.once, one.created_by) for one in added],
             )
-            await connection.execute(NUMBERS)
+            await connection.execute(ADVANCE_SUBSCRIPTION_IDS)

@@ -9,16 +9,22 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.daemon.subscriptions import TABLE, SubscriptionFile, read_text, table_of, written
-from crabtalk.hooks.memories import FileMemories
+from crabtalk.daemon.subscriptions import (
+    TABLE_NAME,
+    SubscriptionFile,
+    format_toml_value,
+    parse_subscriptions,
+    to_toml_table,
+)
+from crabtalk.hooks.memories import FileMemoryStore
 from crabtalk.memory import Memory
-from crabtalk.storage import AgentError, StorageError, Subscription, check_name
-from crabtalk.storage.agent_files import is_ours
-from crabtalk.storage.files import in_thread
+from crabtalk.storage import AgentError, StorageError, Subscription, check_agent_name
+from crabtalk.storage.agent_files import is_agent_file
+from crabtalk.storage.files import run_in_thread
 from crabtalk.transport import replace_file
 
-from .logs import LogFiles, is_text
-from .migration import Digest, Logs, Texts, digest_of
+from .logs import ConversationLogFiles, is_text
+from .migration import ByteItems, ConversationItems, ItemDigest, hash_bytes
 
 log = logging.getLogger(__name__)
 
@@ -26,22 +32,22 @@ log = logging.getLogger(__name__)
 class HomeSide:
     def __init__(self, home: Path) -> None:
         self.name = str(home)
-        self.texts: Mapping[str, Texts] = {
-            "agents": AgentTexts(home / "agents"),
-            "memories": MemoryTexts(home / "memory"),
-            "subscriptions": SubscriptionTexts(home / "events" / "subscriptions.toml"),
+        self.items: Mapping[str, ByteItems] = {
+            "agents": AgentFileItems(home / "agents"),
+            "memories": MemoryFileItems(home / "memory"),
+            "subscriptions": SubscriptionFileItems(home / "events" / "subscriptions.toml"),
         }
-        self.logs: Logs = LogFiles(home / "sessions")
+        self.logs: ConversationItems = ConversationLogFiles(home / "sessions")
 
 
-class AgentTexts:
+class AgentFileItems:
     """Also of agents that cannot be used: what is wrong with them can be mended anywhere."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     async def names(self) -> list[str]:
-        return await in_thread(self._names)
+        return await run_in_thread(self._names)
 
     def _names(self) -> list[str]:
         found: list[str] = []
@@ -49,17 +55,17 @@ class AgentTexts:
             files = sorted(path.name for path in self._directory.iterdir())
         except FileNotFoundError:
             return found
-        for file in filter(is_ours, files):
-            if trouble := self._trouble(file):
+        for file in filter(is_agent_file, files):
+            if trouble := self._find_problem(file):
                 shown = os.fsencode(file).decode(errors="replace")
                 log.warning("agents/%s is left out: %s", shown, trouble)
             else:
                 found.append(file.removesuffix(".toml"))
         return sorted(found)
 
-    def _trouble(self, file: str) -> str:
+    def _find_problem(self, file: str) -> str:
         try:
-            check_name(file.removesuffix(".toml"))
+            check_agent_name(file.removesuffix(".toml"))
         except AgentError as error:
             return str(error)
         path = self._directory / file
@@ -67,39 +73,39 @@ class AgentTexts:
             return "it is no file"
         return "" if is_text(path.read_bytes()) else "it is no text"
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
-        return await in_thread(self._path(name).read_bytes)
+        return await run_in_thread(self._path(name).read_bytes)
 
     async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
         for name, data in things:
-            await in_thread(self._write, name, data)
+            await run_in_thread(self._write, name, data)
 
     def _write(self, name: str, data: bytes) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path(name), data, 0o600)
 
     def _path(self, name: str) -> Path:
-        check_name(name)
+        check_agent_name(name)
         return self._directory / f"{name}.toml"
 
 
-class MemoryTexts:
+class MemoryFileItems:
     """As CRMEM has them, with what their journals add."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     async def names(self) -> list[str]:
-        return sorted(await FileMemories(self._directory).names())
+        return sorted(await FileMemoryStore(self._directory).list_names())
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
-        memory = await asyncio.to_thread(Memory.read, self._path(name))
+        memory = await asyncio.to_thread(Memory.open_read_only, self._path(name))
         return memory.encode()
 
     async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
@@ -110,34 +116,38 @@ class MemoryTexts:
         return self._directory / f"{name}.crmem"
 
 
-class SubscriptionTexts:
+class SubscriptionFileItems:
     """By their numbers. Comments in the file stay behind."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription] = {}
 
     async def names(self) -> list[str]:
-        self._known = {str(one.id): one for one in await SubscriptionFile(self._path).load()}
-        return sorted(self._known)
+        self._subscriptions = {
+            str(one.id): one for one in await SubscriptionFile(self._path).load()
+        }
+        return sorted(self._subscriptions)
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [Digest(digest_of(await self.read(name))) for name in names]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [ItemDigest(hash_bytes(await self.read(name))) for name in names]
 
     async def read(self, name: str) -> bytes:
-        return msgspec.json.encode(self._known[name])
+        return msgspec.json.encode(self._subscriptions[name])
 
     async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
         added = [msgspec.json.decode(data, type=Subscription) for _, data in things]
-        await in_thread(self._write, sorted(added, key=lambda one: one.id))
+        await run_in_thread(self._write, sorted(added, key=lambda one: one.id))
 
     def _write(self, added: Sequence[Subscription]) -> None:
         text = self._path.read_bytes().decode() if self._path.exists() else ""
         for one in added:
             gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-            keys = "".join(f"{key} = {written(value)}\n" for key, value in table_of(one).items())
-            text += f"{gap}[[{TABLE}]]\n{keys}"
-        found = {one.id: one for one in read_text(text).found}
+            keys = "".join(
+                f"{key} = {format_toml_value(value)}\n" for key, value in to_toml_table(one).items()
+            )
+            text += f"{gap}[[{TABLE_NAME}]]\n{keys}"
+        found = {one.id: one for one in parse_subscriptions(text).found}
         if any(found.get(one.id) != one for one in added):
             raise StorageError(f"{self._path} cannot be added to; move it away")
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

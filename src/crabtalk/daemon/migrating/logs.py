@@ -14,91 +14,104 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.storage import Pair, StorageError, log_name
+from crabtalk.storage import Pair, StorageError, make_log_name
 from crabtalk.storage import log as logs
 from crabtalk.storage.checksums import remove_seal, seal_lines
-from crabtalk.storage.files import in_thread
+from crabtalk.storage.files import run_in_thread
 from crabtalk.storage.names import is_handle
-from crabtalk.storage.records import decode, encode_line
+from crabtalk.storage.records import decode_record, encode_line
 from crabtalk.storage.scribe import file_system_flush, flush_directory
-from crabtalk.transport import remove_leftovers
+from crabtalk.transport import remove_stale_temporary_files
 
-from .migration import Conversation, Digest, Fold, Line, Logs, pieces_of
+from .migration import (
+    ConversationHeader,
+    ConversationItems,
+    EntryAccumulator,
+    ItemDigest,
+    MigrationEntry,
+    make_chunk_reader,
+)
 
 log = logging.getLogger(__name__)
 
 
-class LogFiles:
+class ConversationLogFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._owners: dict[str, Pair] = {}
 
     async def names(self) -> list[str]:
-        self._owners = await in_thread(self._survey)
+        self._owners = await run_in_thread(self._scan)
         return list(self._owners)
 
-    def _survey(self) -> dict[str, Pair]:
+    def _scan(self) -> dict[str, Pair]:
         """Of two logs of one conversation, the one that bears its name."""
-        remove_leftovers(self._directory)
+        remove_stale_temporary_files(self._directory)
         names: dict[Pair, str] = {}
-        for name in sorted(self._files()):
-            pair = self._owner(name)
+        for name in sorted(self._list_names()):
+            pair = self._read_owner(name)
             if pair is None:
                 continue
             kept, other = name, names.get(pair)
             if other is not None:
-                kept, left = (name, other) if name == log_name(pair) else (other, name)
+                kept, left = (name, other) if name == make_log_name(pair) else (other, name)
                 log.warning(
                     "%s.jsonl is left out: %s.jsonl is of the same conversation", left, kept
                 )
             names[pair] = kept
         return {name: pair for pair, name in sorted(names.items(), key=lambda item: item[1])}
 
-    def _files(self) -> Iterator[str]:
+    def _list_names(self) -> Iterator[str]:
         try:
             with os.scandir(self._directory) as entries:
                 yield from (e.name[:-6] for e in entries if e.name.endswith(".jsonl"))
         except FileNotFoundError:
             return  # nothing was said yet
 
-    def _owner(self, name: str) -> Pair | None:
+    def _read_owner(self, name: str) -> Pair | None:
         path = self._path(name)
         shown = os.fsencode(path.name).decode(errors="replace")
         if not is_handle(name) or path.is_symlink() or not path.is_file():
             log.warning("%s is left out: it is no log of ours", shown)
             return None
-        pair = logs.owner(path)
+        pair = logs.read_owner(path)
         if pair is None and path.stat().st_size:  # an empty one never had its first line
             log.warning("%s is left out: it does not say whose it is", shown)
         return pair
 
-    async def digests(self, names: Sequence[str]) -> list[Digest]:
-        return [one.digest for one in await self.conversations(names)]
+    async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
+        return [one.digest for one in await self.read_headers(names)]
 
-    async def conversations(self, names: Sequence[str]) -> list[Conversation]:
-        return await in_thread(lambda: [self._conversation(name) for name in names])
+    async def read_headers(self, names: Sequence[str]) -> list[ConversationHeader]:
+        return await run_in_thread(lambda: [self._read_header(name) for name in names])
 
-    def _conversation(self, name: str) -> Conversation:
+    def _read_header(self, name: str) -> ConversationHeader:
         pair = self._owners[name]
-        fold = Fold(pair)
-        for line in self._lines(name):
+        fold = EntryAccumulator(pair)
+        for line in self._read_entries(name):
             fold.add(line)
         meta = msgspec.structs.replace(fold.meta, agent=pair.agent, created_by=pair.sender)
-        return Conversation(name, pair, meta, fold.count, fold.size, fold.marker, fold.of_entries)
+        return ConversationHeader(
+            name, pair, meta, fold.count, fold.size, fold.marker, fold.entries_hash
+        )
 
-    async def pieces(self, names: Sequence[str]) -> AsyncIterator[list[tuple[str, Line]]]:
-        following = pieces_of((name, line) for name in names for line in self._lines(name))
-        while piece := await in_thread(following):
+    async def read_chunks(
+        self, names: Sequence[str]
+    ) -> AsyncIterator[list[tuple[str, MigrationEntry]]]:
+        following = make_chunk_reader(
+            (name, line) for name in names for line in self._read_entries(name)
+        )
+        while piece := await run_in_thread(following):
             yield piece
 
-    def _lines(self, name: str) -> Iterator[Line]:
+    def _read_entries(self, name: str) -> Iterator[MigrationEntry]:
         path = self._path(name)
         damaged: list[bytes] = []
         with logs.open_log(path) as file:
             for line in file:
                 data = line.removesuffix(b"\n")
                 try:
-                    record = decode(data)
+                    record = decode_record(data)
                 except ValueError:
                     if not line.endswith(b"\n"):
                         log.warning("%s ends in half a line, which is left out", path.name)
@@ -106,7 +119,7 @@ class LogFiles:
                         damaged.append(data)
                     continue
                 data = remove_seal(data)  # a database has checksums of its own
-                yield Line(data if is_text(data) else encode_line(record)[:-1], record)
+                yield MigrationEntry(data if is_text(data) else encode_line(record)[:-1], record)
         if damaged:
             logs.set_aside(path, damaged)
             log.warning(
@@ -118,7 +131,7 @@ class LogFiles:
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
 
-    async def add(self, names: Sequence[str], source: Logs) -> None:
+    async def add(self, names: Sequence[str], source: ConversationItems) -> None:
         """They get their names when all of them are on the disk."""
         for name in names:
             if not is_handle(name):
@@ -129,9 +142,9 @@ class LogFiles:
         }
         sums: dict[str, bytes] = {}  # of the last line of each
         try:
-            async for piece in source.pieces(names):
-                await in_thread(self._write, asides, piece, sums)
-            await in_thread(self._keep, asides)
+            async for piece in source.read_chunks(names):
+                await run_in_thread(self._write, asides, piece, sums)
+            await run_in_thread(self._commit, asides)
         finally:
             for aside in asides.values():
                 aside.unlink(missing_ok=True)
@@ -139,7 +152,7 @@ class LogFiles:
     def _write(
         self,
         asides: Mapping[str, Path],
-        piece: Sequence[tuple[str, Line]],
+        piece: Sequence[tuple[str, MigrationEntry]],
         sums: dict[str, bytes],
     ) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,7 +163,7 @@ class LogFiles:
                 sealed, sums[name] = seal_lines(data, sums.get(name, b""))
                 file.write(sealed)
 
-    def _keep(self, asides: Mapping[str, Path]) -> None:
+    def _commit(self, asides: Mapping[str, Path]) -> None:
         flush = file_system_flush()
         for aside in asides.values():
             descriptor = os.open(aside, os.O_RDONLY)

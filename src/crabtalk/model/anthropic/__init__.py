@@ -4,6 +4,6 @@ What Claude thought comes signed and must go back as it came, so it travels in `
 """
 
 from .dialect import AnthropicDialect
-from .generations import generation
+from .generations import parse_generation
 
-__all__ = ["AnthropicDialect", "generation"]
+__all__ = ["AnthropicDialect", "parse_generation"]

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
-from crabtalk.model.reading import decode, usage_by_parts
+from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
+from crabtalk.model.reading import build_usage, decode_json
 from crabtalk.model.sse import SseDecoder
 
-from .failures import stream_error
-from .generations import KIND, THINKING
+from .failures import read_stream_error
+from .generations import OPAQUE_KEY, THINKING_BLOCKS
 
-FINISHES: dict[str, Finish] = {
+FINISHES: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "pause_turn": "stop",
@@ -36,8 +36,8 @@ class AnthropicDecoder:
         self._events = SseDecoder()
         self.is_over = False
         self._usage: dict[str, int] = {}
-        self._open: dict[int, Block] = {}  # by the vendor's index
-        self._layout: list[Block] = []
+        self._open: dict[int, AnthropicBlock] = {}  # by the vendor's index
+        self._layout: list[AnthropicBlock] = []
         self._calls = 0
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -58,9 +58,9 @@ class AnthropicDecoder:
         return chunks
 
     def _read(self, name: str, event: bytes) -> Chunk | None:
-        if name and name not in EVENTS:
+        if name and name not in EVENT_NAMES:
             return None
-        document = decode(event)
+        document = decode_json(event)
         if not isinstance(document, dict):
             raise ApiError(ErrorKind.PROTOCOL, "the stream holds something other than objects")
         match "error" if name == "error" else document.get("type"):
@@ -71,88 +71,90 @@ class AnthropicDecoder:
             case "content_block_stop":
                 return self._stop(document)
             case "message_start":
-                self._count(part(document, "message"))
+                self._count_tokens(get_object(document, "message"))
             case "message_delta":
-                return self._message(document)
+                return self._read_message_delta(document)
             case "message_stop":
                 self.is_over = True
             case "error":
-                raise stream_error(event)
+                raise read_stream_error(event)
         return None
 
     def _start(self, document: dict[str, Any]) -> Chunk | None:
-        given = part(document, "content_block")
-        block = Block(given)
-        if block.kind not in BLOCKS:
+        given = get_object(document, "content_block")
+        block = AnthropicBlock(given)
+        if block.kind not in BLOCK_TYPES:
             return None
-        self._open[index_of(document)] = block
+        self._open[get_index(document)] = block
         self._layout.append(block)
-        if block.kind == "text" and (text := words(given, "text")):
+        if block.kind == "text" and (text := get_text(given, "text")):
             return block.add_text(text)
-        if block.kind == "thinking" and (thought := words(given, "thinking")):
+        if block.kind == "thinking" and (thought := get_text(given, "thinking")):
             return block.add_thought(thought)
         if block.kind == "tool_use":
             block.call = self._calls
             self._calls += 1
-            call = ToolCallDelta(block.call, words(given, "id"), words(given, "name"))
+            call = ToolCallDelta(block.call, get_text(given, "id"), get_text(given, "name"))
             return Chunk(tool_calls=(call,))
         return None
 
     def _delta(self, document: dict[str, Any]) -> Chunk | None:
-        block = self._open.get(index_of(document))
+        block = self._open.get(get_index(document))
         if block is None:
             return None
-        delta = part(document, "delta")
+        delta = get_object(document, "delta")
         match delta.get("type"):
-            case "text_delta" if text := words(delta, "text"):
+            case "text_delta" if text := get_text(delta, "text"):
                 return block.add_text(text)
-            case "thinking_delta" if thought := words(delta, "thinking"):
+            case "thinking_delta" if thought := get_text(delta, "thinking"):
                 return block.add_thought(thought)
             case "signature_delta":
-                block.signature += words(delta, "signature")
+                block.signature += get_text(delta, "signature")
             case "input_json_delta" if block.call is not None:
-                piece = words(delta, "partial_json")
+                piece = get_text(delta, "partial_json")
                 return block.add_arguments(piece) if piece else None
         return None
 
     def _stop(self, document: dict[str, Any]) -> Chunk | None:
-        block = self._open.pop(index_of(document), None)
+        block = self._open.pop(get_index(document), None)
         if block is None:
             return None
         if block.call is not None and not block.length:
             # No arguments in pieces: they were in the beginning, or there are none.
-            given = msgspec.json.encode(part(block.given, "input"))
+            given = msgspec.json.encode(get_object(block.given, "input"))
             return block.add_arguments(given.decode())
-        if block.kind in THINKING and (opaque := self._opaque()):
+        if block.kind in THINKING_BLOCKS and (opaque := self._build_opaque()):
             return Chunk(opaque=opaque)  # at once, lest an interruption lose it
         return None
 
-    def _message(self, document: dict[str, Any]) -> Chunk:
-        self._count(document)
-        reason = words(part(document, "delta"), "stop_reason")
+    def _read_message_delta(self, document: dict[str, Any]) -> Chunk:
+        self._count_tokens(document)
+        reason = get_text(get_object(document, "delta"), "stop_reason")
         return Chunk(
             finish=FINISHES.get(reason, "stop") if reason else "",
             usage=read_usage(self._usage),
-            opaque=self._opaque(),
+            opaque=self._build_opaque(),
         )
 
-    def _count(self, document: dict[str, Any]) -> None:
+    def _count_tokens(self, document: dict[str, Any]) -> None:
         """Counts are running totals, and those left out are as they were."""
-        usage = part(document, "usage")
+        usage = get_object(document, "usage")
         self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
-        details = part(usage, "output_tokens_details")
+        details = get_object(usage, "output_tokens_details")
         if isinstance(thought := details.get("thinking_tokens"), int):
             self._usage["thinking_tokens"] = thought
 
-    def _opaque(self) -> dict[str, Any]:
-        layout = [entry for block in self._layout if (entry := block.entry()) is not None]
-        if not any(entry["type"] in THINKING for entry in layout):
+    def _build_opaque(self) -> dict[str, Any]:
+        layout = [
+            entry for block in self._layout if (entry := block.build_layout_entry()) is not None
+        ]
+        if not any(entry["type"] in THINKING_BLOCKS for entry in layout):
             return {}
-        return {KIND: layout}
+        return {OPAQUE_KEY: layout}
 
 
-BLOCKS = THINKING | {"text", "tool_use"}
-EVENTS = frozenset(
+BLOCK_TYPES = THINKING_BLOCKS | {"text", "tool_use"}
+EVENT_NAMES = frozenset(
     {
         "message_start",
         "content_block_start",
@@ -165,17 +167,17 @@ EVENTS = frozenset(
 )
 
 
-class Block:
+class AnthropicBlock:
     """A content block as it grows. `length` counts the characters that came in deltas."""
 
     __slots__ = ("_thoughts", "call", "given", "kind", "length", "signature")
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.given = given  # as it started
-        self.kind = words(given, "type")
+        self.kind = get_text(given, "type")
         self.call: int | None = None  # its number among the calls
         self.length = 0
-        self.signature = words(given, "signature")
+        self.signature = get_text(given, "signature")
         self._thoughts: list[str] = []
 
     def add_text(self, text: str) -> Chunk:
@@ -190,38 +192,38 @@ class Block:
         self.length += len(piece)
         return Chunk(tool_calls=(ToolCallDelta(self.call or 0, arguments=piece),))
 
-    def entry(self) -> dict[str, Any] | None:
+    def build_layout_entry(self) -> dict[str, Any] | None:
         """Its place in the layout. None for thinking without a signature: nobody takes it back."""
         match self.kind:
             case "text":
                 return {"type": "text", "length": self.length}
             case "tool_use":
-                return {"type": "tool_use", "id": words(self.given, "id")}
+                return {"type": "tool_use", "id": get_text(self.given, "id")}
             case "redacted_thinking":
-                return {"type": "redacted_thinking", "data": words(self.given, "data")}
+                return {"type": "redacted_thinking", "data": get_text(self.given, "data")}
         if not self.signature:
             return None
         thinking = "".join(self._thoughts)
         return {"type": "thinking", "thinking": thinking, "signature": self.signature}
 
 
-def part(document: dict[str, Any], name: str) -> dict[str, Any]:
+def get_object(document: dict[str, Any], name: str) -> dict[str, Any]:
     value = document.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def words(document: dict[str, Any], name: str) -> str:
+def get_text(document: dict[str, Any], name: str) -> str:
     value = document.get(name)
     return value if isinstance(value, str) else ""
 
 
-def index_of(document: dict[str, Any]) -> int:
+def get_index(document: dict[str, Any]) -> int:
     value = document.get("index")
     return value if isinstance(value, int) else -1
 
 
 def read_usage(usage: Mapping[str, int]) -> Usage:
-    return usage_by_parts(
+    return build_usage(
         fresh=usage.get("input_tokens", 0),
         cached=usage.get("cache_read_input_tokens"),
         stored=usage.get("cache_creation_input_tokens", 0),

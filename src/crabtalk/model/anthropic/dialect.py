@@ -6,26 +6,37 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import Call
+from crabtalk.model.http import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import error_words, http_phrase, listed_models, read_retry_after
+from crabtalk.model.reading import (
+    describe_body,
+    read_error_message,
+    read_model_list,
+    read_retry_after,
+)
 
 from .decoding import AnthropicDecoder
-from .encoding import encode_choice, encode_system, encode_tool, encode_turns, mark_prefix
-from .failures import error_kind
+from .encoding import (
+    encode_system,
+    encode_tool,
+    encode_tool_choice,
+    encode_turns,
+    mark_cache_points,
+)
+from .failures import classify_error
 from .generations import (
-    ADAPTIVE,
-    BOUND,
-    ask_to_think,
-    generation,
-    known_limit,
-    max_tokens,
-    may_think,
+    ADAPTIVE_THINKING,
+    BOUND_THINKING,
+    can_think,
+    compute_max_tokens,
+    encode_thinking,
+    find_context_limit,
+    parse_generation,
 )
 
 DEFAULT_BASE = "https://api.anthropic.com"
 # The version of the wire. The next one, 2026-10-21, has no temperature for any model.
-VERSION = "2023-06-01"
+API_VERSION = "2023-06-01"
 
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
@@ -43,33 +54,35 @@ class AnthropicDialect:
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: Request) -> Call:
-        headers = self.headers()
-        if self._drops(request):
+    def build_chat_request(self, request: Request) -> HttpRequest:
+        headers = self.build_headers()
+        if self._drops_unbound_thinking(request):
             headers["anthropic-beta"] = BINDING_BETA
-        body = msgspec.json.encode(self.body(request))
-        return Call(f"{self.base}/v1/messages", headers, body)
+        body = msgspec.json.encode(self.build_body(request))
+        return HttpRequest(f"{self.base}/v1/messages", headers, body)
 
-    def headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
-            "anthropic-version": VERSION,
+            "anthropic-version": API_VERSION,
         }
         if self._api_key:
             headers["x-api-key"] = self._api_key
         return headers
 
-    def body(self, request: Request) -> dict[str, Any]:
-        born = generation(request.model)
-        turns = encode_turns(request.messages, restore=request.thinking or born >= ADAPTIVE)
+    def build_body(self, request: Request) -> dict[str, Any]:
+        born = parse_generation(request.model)
+        turns = encode_turns(
+            request.messages, restore=request.thinking or born >= ADAPTIVE_THINKING
+        )
         thinking = request.thinking
-        if thinking and born < ADAPTIVE and not may_think(turns):
+        if thinking and born < ADAPTIVE_THINKING and not can_think(turns):
             thinking = False
             turns = encode_turns(request.messages, restore=False)
         body: dict[str, Any] = {
             "model": request.model,
-            "max_tokens": max_tokens(request),
+            "max_tokens": compute_max_tokens(request),
             "messages": turns,
             "stream": True,
         }
@@ -78,43 +91,43 @@ class AnthropicDialect:
         if request.tools:
             forced = request.tool_choice not in ("auto", "none")
             # With thinking the API refuses to force a call. Better a free choice than no answer.
-            free = forced and (thinking or born >= BOUND)
+            free = forced and (thinking or born >= BOUND_THINKING)
             body["tools"] = [encode_tool(tool) for tool in request.tools]
-            body["tool_choice"] = encode_choice("auto" if free else request.tool_choice)
+            body["tool_choice"] = encode_tool_choice("auto" if free else request.tool_choice)
         if thinking:
-            body |= ask_to_think(born, body["max_tokens"])
-        elif request.temperature is not None and born < ADAPTIVE:
+            body |= encode_thinking(born, body["max_tokens"])
+        elif request.temperature is not None and born < ADAPTIVE_THINKING:
             body["temperature"] = request.temperature
-        if self._drops(request):
+        if self._drops_unbound_thinking(request):
             asked = body.setdefault("thinking", {"type": "adaptive"})
             asked["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
-        mark_prefix(body)
+        mark_cache_points(body)
         return body
 
-    def _drops(self, request: Request) -> bool:
-        return self._drop_unbound and generation(request.model) >= BOUND
+    def _drops_unbound_thinking(self, request: Request) -> bool:
+        return self._drop_unbound and parse_generation(request.model) >= BOUND_THINKING
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
-    def decoder(self, request: Request) -> "AnthropicDecoder":
+    def create_decoder(self, request: Request) -> "AnthropicDecoder":
         return AnthropicDecoder()
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-        message, code = error_words(body)
+    def parse_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+        message, code = read_error_message(body)
         return ApiError(
-            error_kind(status, code, message),
-            message or http_phrase(status, body),
+            classify_error(status, code, message),
+            message or describe_body(status, body),
             status=status,
             retry_after=read_retry_after(headers),
         )
 
-    def list_models(self) -> Call:
+    def build_models_request(self) -> HttpRequest:
         # A thousand is the most a page holds, and more than there are.
-        return Call(f"{self.base}/v1/models?limit=1000", self.headers(), method="GET")
+        return HttpRequest(f"{self.base}/v1/models?limit=1000", self.build_headers(), method="GET")
 
-    def read_models(self, body: bytes) -> list[ModelInfo]:
+    def parse_models(self, body: bytes) -> list[ModelInfo]:
         found = []
-        for entry in listed_models(body, "data"):
+        for entry in read_model_list(body, "data"):
             if isinstance(entry, dict) and isinstance(name := entry.get("id"), str):
                 limit = entry.get("max_input_tokens")
                 if isinstance(limit, int):
@@ -123,9 +136,9 @@ class AnthropicDialect:
         return found
 
     def context_limit(self, model: str) -> int | None:
-        return self._limits.get(model) or known_limit(model)
+        return self._limits.get(model) or find_context_limit(model)
 
-    def relax(self, error: ApiError) -> bool:
+    def drop_rejected_option(self, error: ApiError) -> bool:
         """A history that was shortened or edited keeps its answers, if not all of their thinking.
 
         The API names the switch in the sentence it refuses with; it is thrown for good, because

@@ -8,7 +8,7 @@ import msgspec
 
 from crabtalk.model.messages import Image, Message, Tool, ToolCall
 
-from .generations import KIND, THINKING
+from .generations import OPAQUE_KEY, THINKING_BLOCKS
 
 # A call whose arguments are no JSON object goes back as an object with this one key, which holds
 # the text as the model wrote it: the API takes objects only, and the model sees its mistake.
@@ -46,7 +46,7 @@ def encode_blocks(message: Message, restore: bool) -> list[dict[str, Any]]:
         return [encode_result(message)]
     if message.role == "user":
         return [*map(encode_image, message.images), *encode_text(message.text)]
-    layout = message.opaque.get(KIND) if restore else None
+    layout = message.opaque.get(OPAQUE_KEY) if restore else None
     if not layout:
         return [*encode_text(message.text), *map(encode_call, message.tool_calls)]
     return encode_layout(message, layout)
@@ -59,7 +59,7 @@ def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[s
     ids = [entry["id"] for entry in layout if entry["type"] == "tool_use"]
     if whole != len(message.text) or ids != list(calls):
         # Interrupted, or changed since: thinking comes first, where it is always allowed.
-        thinking = [dict(entry) for entry in layout if entry["type"] in THINKING]
+        thinking = [dict(entry) for entry in layout if entry["type"] in THINKING_BLOCKS]
         return [*thinking, *encode_text(message.text), *map(encode_call, message.tool_calls)]
     blocks: list[dict[str, Any]] = []
     at = 0
@@ -115,13 +115,13 @@ def encode_tool(tool: Tool) -> dict[str, Any]:
     return encoded
 
 
-def encode_choice(choice: str) -> dict[str, Any]:
+def encode_tool_choice(choice: str) -> dict[str, Any]:
     if choice in ("auto", "none"):
         return {"type": choice}
     return {"type": "any"} if choice == "required" else {"type": "tool", "name": choice}
 
 
-def mark_prefix(body: dict[str, Any]) -> None:
+def mark_cache_points(body: dict[str, Any]) -> None:
     """Says where to cache: after the tools, the system prompt, and each of the last two user turns.
 
     Four marks are all the API takes. Of the two in the history the older one finds what the last

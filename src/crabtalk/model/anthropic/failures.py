@@ -1,7 +1,7 @@
 """What Anthropic's errors mean."""
 
-from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
-from crabtalk.model.reading import error_words
+from crabtalk.model.errors import ApiError, ErrorKind, classify_status
+from crabtalk.model.reading import read_error_message
 
 # `invalid_request_error` is not here: it stands for several things, and the status says which.
 ERROR_KINDS = {
@@ -16,7 +16,7 @@ ERROR_KINDS = {
     "api_error": ErrorKind.SERVER,
 }
 # What the API has no type for, and says in words.
-SENTENCES = (
+MESSAGE_KINDS = (
     ("prompt is too long", ErrorKind.CONTEXT),
     ("exceed context limit", ErrorKind.CONTEXT),
     ("credit balance is too low", ErrorKind.QUOTA),
@@ -25,16 +25,16 @@ SENTENCES = (
 )
 
 
-def error_kind(status: int, code: str, message: str) -> ErrorKind:
+def classify_error(status: int, code: str, message: str) -> ErrorKind:
     if code in ERROR_KINDS:
         return ERROR_KINDS[code]
     lowered = message.lower()
-    said = next((kind for words, kind in SENTENCES if words in lowered), None)
-    return said or kind_of_status(status)
+    said = next((kind for words, kind in MESSAGE_KINDS if words in lowered), None)
+    return said or classify_status(status)
 
 
-def stream_error(event: bytes) -> ApiError:
+def read_stream_error(event: bytes) -> ApiError:
     """An error in mid-stream, where the status was already 200."""
-    message, code = error_words(event)
-    kind = error_kind(400 if code == "invalid_request_error" else 500, code, message)
+    message, code = read_error_message(event)
+    kind = classify_error(400 if code == "invalid_request_error" else 500, code, message)
     return ApiError(kind, message or "the model failed in mid-answer")

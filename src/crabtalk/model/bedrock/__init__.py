@@ -5,7 +5,7 @@ What a model thought may come signed and then must go back as it came, so it tra
 What is true of Claude wherever it runs is in `anthropic`; here is only what Bedrock adds.
 """
 
-from .credentials import credentials_from, region_from
+from .credentials import read_credentials, read_region
 from .dialect import BedrockDialect
 
-__all__ = ["BedrockDialect", "credentials_from", "region_from"]
+__all__ = ["BedrockDialect", "read_credentials", "read_region"]

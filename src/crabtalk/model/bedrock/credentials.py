@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.sigv4 import Credentials
+from crabtalk.model.sigv4 import AwsCredentials
 
 NO_CREDENTIALS = (
     "no AWS credentials; set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and "
@@ -12,24 +12,24 @@ NO_CREDENTIALS = (
 )
 
 
-def region_from(environ: Mapping[str, str]) -> str:
+def read_region(environ: Mapping[str, str]) -> str:
     return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
 
 
-def credentials_from(environ: Mapping[str, str]) -> Credentials:
+def read_credentials(environ: Mapping[str, str]) -> AwsCredentials:
     """The credentials the environment holds, else those of its profile, single sign-on or role.
 
     The latter may read files and ask AWS, so keep it off the event loop. Raises ApiError.
     """
     if bearer := environ.get("AWS_BEARER_TOKEN_BEDROCK"):
-        return Credentials(bearer=bearer)
+        return AwsCredentials(bearer=bearer)
     access, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
     if access and secret:
-        return Credentials(access, secret, environ.get("AWS_SESSION_TOKEN", ""))
-    return credentials_of_profile(environ.get("AWS_PROFILE"))
+        return AwsCredentials(access, secret, environ.get("AWS_SESSION_TOKEN", ""))
+    return read_profile_credentials(environ.get("AWS_PROFILE"))
 
 
-def credentials_of_profile(profile: str | None) -> Credentials:
+def read_profile_credentials(profile: str | None) -> AwsCredentials:
     try:
         session = importlib.import_module("botocore.session")
         exceptions = importlib.import_module("botocore.exceptions")
@@ -45,4 +45,4 @@ def credentials_of_profile(profile: str | None) -> Credentials:
         raise ApiError(ErrorKind.CONFIG, f"no AWS credentials: {error}") from None
     if frozen is None:
         raise ApiError(ErrorKind.CONFIG, NO_CREDENTIALS)
-    return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+    return AwsCredentials(frozen.access_key, frozen.secret_key, frozen.token or "")

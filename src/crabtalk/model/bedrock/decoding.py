@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.eventstream import EventStreamDecoder, StreamMessage
-from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
-from crabtalk.model.reading import usage_by_parts
+from crabtalk.model.eventstream import EventStreamDecoder, EventStreamMessage
+from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
+from crabtalk.model.reading import build_usage
 
-from .failures import stream_error
-from .families import KIND
+from .failures import read_stream_error
+from .families import OPAQUE_KEY
 
-FINISHES: dict[str, Finish] = {
+FINISHES: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
@@ -24,59 +24,59 @@ FINISHES: dict[str, Finish] = {
 }
 
 
-class Struct(msgspec.Struct, rename="camel"):
+class BedrockStruct(msgspec.Struct, rename="camel"):
     """A piece of Bedrock's JSON. Fields it does not name are passed over."""
 
 
-class ToolStart(Struct):
+class BedrockToolStart(BedrockStruct):
     tool_use_id: str = ""
     name: str = ""
 
 
-class Start(Struct):
-    tool_use: ToolStart | None = None
+class BedrockBlockStart(BedrockStruct):
+    tool_use: BedrockToolStart | None = None
 
 
-class ToolDelta(Struct):
+class BedrockToolDelta(BedrockStruct):
     input: str = ""
 
 
-class ThoughtDelta(Struct):
+class BedrockThoughtDelta(BedrockStruct):
     text: str = ""
     signature: str = ""
     redacted_content: bytes = b""
 
 
-class Delta(Struct):
+class BedrockDelta(BedrockStruct):
     text: str = ""
-    tool_use: ToolDelta | None = None
-    reasoning_content: ThoughtDelta | None = None
+    tool_use: BedrockToolDelta | None = None
+    reasoning_content: BedrockThoughtDelta | None = None
 
 
-class TokenUsage(Struct):
+class BedrockTokenUsage(BedrockStruct):
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int | None = None
     cache_write_input_tokens: int | None = None
 
 
-class Payload(Struct):
+class BedrockPayload(BedrockStruct):
     """Of every event: what it is decides which of these it has."""
 
     content_block_index: int = 0
-    start: Start | None = None
-    delta: Delta | None = None
+    start: BedrockBlockStart | None = None
+    delta: BedrockDelta | None = None
     stop_reason: str = ""
-    usage: TokenUsage | None = None
+    usage: BedrockTokenUsage | None = None
 
 
-PAYLOAD = msgspec.json.Decoder(Payload)
-EVENTS = frozenset(
+PAYLOAD_DECODER = msgspec.json.Decoder(BedrockPayload)
+EVENT_TYPES = frozenset(
     {"contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
 )
 
 
-class Block:
+class BedrockBlock:
     """A content block as it grows: text, a call, or a thought."""
 
     __slots__ = ("call", "length", "redacted", "signature", "thoughts")
@@ -88,7 +88,7 @@ class Block:
         self.signature = ""
         self.redacted = b""
 
-    def entry(self) -> dict[str, Any] | None:
+    def build_layout_entry(self) -> dict[str, Any] | None:
         """Its place in the layout. None for a thought without a signature: nobody wants it back."""
         if self.call is not None:
             return {"toolUse": self.call}
@@ -113,7 +113,7 @@ class BedrockDecoder:
         self.is_over = False  # only the end of the body says so
         self._events = EventStreamDecoder()
         self._model = model
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, BedrockBlock] = {}
         self._calls: dict[int, int] = {}  # numbers of calls, by the index of their block
         self._stopped = False
 
@@ -129,13 +129,13 @@ class BedrockDecoder:
             raise ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
         return []
 
-    def _read(self, message: StreamMessage) -> Chunk | None:
+    def _read(self, message: EventStreamMessage) -> Chunk | None:
         if message.headers.get(":message-type") != "event":
-            raise stream_error(message)
-        if (event := message.headers.get(":event-type")) not in EVENTS:
+            raise read_stream_error(message)
+        if (event := message.headers.get(":event-type")) not in EVENT_TYPES:
             return None
         try:
-            payload = PAYLOAD.decode(message.payload)
+            payload = PAYLOAD_DECODER.decode(message.payload)
         except (ValueError, RecursionError) as error:  # not JSON, UTF-8 or this form; or endless
             raise ApiError(ErrorKind.PROTOCOL, f"{event} cannot be read: {error}") from None
         index = payload.content_block_index
@@ -147,16 +147,18 @@ class BedrockDecoder:
             return self._block_stop(index)
         if event == "messageStop":
             self._stopped = True
-            return Chunk(finish=read_finish(payload.stop_reason), opaque=self._opaque())
+            return Chunk(
+                finish=parse_finish_reason(payload.stop_reason), opaque=self._build_opaque()
+            )
         return Chunk(usage=read_usage(payload.usage)) if payload.usage is not None else None
 
-    def _start(self, index: int, call: ToolStart) -> Chunk:
-        self._block(index).call = call.tool_use_id
+    def _start(self, index: int, call: BedrockToolStart) -> Chunk:
+        self._get_block(index).call = call.tool_use_id
         number = self._calls.setdefault(index, len(self._calls))
         return Chunk(tool_calls=(ToolCallDelta(number, call.tool_use_id, call.name),))
 
-    def _delta(self, index: int, delta: Delta) -> Chunk | None:
-        block = self._block(index)
+    def _delta(self, index: int, delta: BedrockDelta) -> Chunk | None:
+        block = self._get_block(index)
         if delta.text:
             block.length += len(delta.text)
             return Chunk(text=delta.text)
@@ -175,29 +177,29 @@ class BedrockDecoder:
         block = self._blocks.get(index)
         if block is None or not (block.signature or block.redacted):
             return None
-        return Chunk(opaque=self._opaque())  # at once, lest an interruption lose it
+        return Chunk(opaque=self._build_opaque())  # at once, lest an interruption lose it
 
-    def _block(self, index: int) -> Block:
+    def _get_block(self, index: int) -> BedrockBlock:
         block = self._blocks.get(index)
         if block is None:
-            block = self._blocks[index] = Block()
+            block = self._blocks[index] = BedrockBlock()
         return block
 
-    def _opaque(self) -> dict[str, Any]:
-        layout = [entry for block in self._blocks.values() if (entry := block.entry())]
+    def _build_opaque(self) -> dict[str, Any]:
+        layout = [entry for block in self._blocks.values() if (entry := block.build_layout_entry())]
         if not any("reasoningContent" in entry for entry in layout):
             return {}
-        return {KIND: {"model": self._model, "layout": layout}}
+        return {OPAQUE_KEY: {"model": self._model, "layout": layout}}
 
 
-def read_finish(reason: str) -> Finish:
+def parse_finish_reason(reason: str) -> FinishReason:
     if reason.startswith("malformed"):  # malformed_model_output, malformed_tool_use
         raise ApiError(ErrorKind.SERVER, f"the model's answer came out broken ({reason})")
     return FINISHES.get(reason, "stop")
 
 
-def read_usage(usage: TokenUsage) -> Usage:
-    return usage_by_parts(
+def read_usage(usage: BedrockTokenUsage) -> Usage:
+    return build_usage(
         fresh=usage.input_tokens,
         cached=usage.cache_read_input_tokens,
         stored=usage.cache_write_input_tokens or 0,
@@ -205,7 +207,7 @@ def read_usage(usage: TokenUsage) -> Usage:
     )
 
 
-def is_usable(entry: dict[str, Any]) -> bool:
+def is_usable_model(entry: dict[str, Any]) -> bool:
     """Speaks, streams, and can be had without renting a machine for it."""
     ways = entry.get("inferenceTypesSupported") or []
     return (

@@ -8,25 +8,25 @@ from urllib.parse import quote
 
 import msgspec
 
-from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
-from crabtalk.model.http import Call
+from crabtalk.model.errors import ApiError, ErrorKind, classify_status
+from crabtalk.model.http import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import http_phrase, listed_models, read_retry_after
-from crabtalk.model.sigv4 import Credentials, sign
+from crabtalk.model.reading import describe_body, read_model_list, read_retry_after
+from crabtalk.model.sigv4 import AwsCredentials, sign_request
 
 from .credentials import NO_CREDENTIALS
-from .decoding import BedrockDecoder, is_usable
-from .encoding import encode_system, encode_tools, encode_turns, mark_prefix
-from .failures import error_kind, error_words
+from .decoding import BedrockDecoder, is_usable_model
+from .encoding import encode_system, encode_tools, encode_turns, mark_cache_points
+from .failures import classify_error, read_error_message
 from .families import (
+    NO_FORCED_TOOLS,
     NO_TEMPERATURE,
     THINKING_LIMIT,
-    UNFORCED,
-    ask_to_think,
-    claude,
-    known_limit,
-    may_think,
-    restores,
+    can_think,
+    encode_thinking,
+    find_context_limit,
+    parse_claude_generation,
+    takes_thoughts_back,
 )
 
 SERVICE = "bedrock"  # in signatures: the same for models and for the list of them
@@ -40,7 +40,7 @@ class BedrockDialect:
         name: str,
         *,
         region: str,
-        credentials: Credentials,
+        credentials: AwsCredentials,
         base: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,13 +60,17 @@ class BedrockDialect:
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: Request) -> Call:
+    def build_chat_request(self, request: Request) -> HttpRequest:
         # A colon stays one: the HTTP client would undo its escape, and the signature with it.
         model = quote(request.model, safe=":")
-        body = msgspec.json.encode(self.body(request))
-        return self._call("POST", f"{self.base}/model/{model}/converse-stream", body)
+        body = msgspec.json.encode(self.build_body(request))
+        return self._build_signed_request(
+            "POST", f"{self.base}/model/{model}/converse-stream", body
+        )
 
-    def _call(self, method: str, url: str, body: bytes | None = None) -> Call:
+    def _build_signed_request(
+        self, method: str, url: str, body: bytes | None = None
+    ) -> HttpRequest:
         if not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", self._region):
             raise ApiError(
                 ErrorKind.CONFIG,
@@ -76,7 +80,7 @@ class BedrockDialect:
         if self._credentials.bearer:
             headers["Authorization"] = f"Bearer {self._credentials.bearer}"
         elif self._credentials.access_key and self._credentials.secret_key:
-            headers = sign(
+            headers = sign_request(
                 method,
                 url,
                 headers,
@@ -88,19 +92,19 @@ class BedrockDialect:
             )
         else:
             raise ApiError(ErrorKind.CONFIG, NO_CREDENTIALS)
-        return Call(url, headers, body, method)
+        return HttpRequest(url, headers, body, method)
 
-    def body(self, request: Request) -> dict[str, Any]:
-        born = claude(request.model)
-        thinking = ask_to_think(request)
-        turns = encode_turns(request, restore=bool(thinking) or restores(request.model))
-        if thinking.get("type") == "enabled" and not may_think(turns):
+    def build_body(self, request: Request) -> dict[str, Any]:
+        born = parse_claude_generation(request.model)
+        thinking = encode_thinking(request)
+        turns = encode_turns(request, restore=bool(thinking) or takes_thoughts_back(request.model))
+        if thinking.get("type") == "enabled" and not can_think(turns):
             thinking = {}
             turns = encode_turns(request, restore=False)
         body: dict[str, Any] = {"messages": turns}
         if system := encode_system(request.messages):
             body["system"] = system
-        if tools := encode_tools(request, is_free=bool(thinking) or born >= UNFORCED):
+        if tools := encode_tools(request, is_free=bool(thinking) or born >= NO_FORCED_TOOLS):
             body["toolConfig"] = tools
         limits: dict[str, Any] = {}
         if request.max_tokens is not None:
@@ -115,39 +119,39 @@ class BedrockDialect:
         if thinking:
             body["additionalModelRequestFields"] = {"thinking": thinking}
         if self._caching:
-            mark_prefix(body, request.model)
+            mark_cache_points(body, request.model)
         return body
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
-    def decoder(self, request: Request) -> "BedrockDecoder":
+    def create_decoder(self, request: Request) -> "BedrockDecoder":
         return BedrockDecoder(request.model)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-        message, code = error_words(body)
+    def parse_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+        message, code = read_error_message(body)
         code = headers.get("x-amzn-errortype") or code
         return ApiError(
-            error_kind(code, message) or kind_of_status(status),
-            message or http_phrase(status, body),
+            classify_error(code, message) or classify_status(status),
+            message or describe_body(status, body),
             status=status,
             retry_after=read_retry_after(headers),
         )
 
-    def list_models(self) -> Call:
+    def build_models_request(self) -> HttpRequest:
         base = self.base.replace("bedrock-runtime", "bedrock")  # the control plane's address
-        return self._call("GET", f"{base}/foundation-models")
+        return self._build_signed_request("GET", f"{base}/foundation-models")
 
-    def read_models(self, body: bytes) -> list[ModelInfo]:
+    def parse_models(self, body: bytes) -> list[ModelInfo]:
         return [
-            ModelInfo(entry["modelId"], known_limit(entry["modelId"]))
-            for entry in listed_models(body, "modelSummaries")
-            if isinstance(entry, dict) and is_usable(entry)
+            ModelInfo(entry["modelId"], find_context_limit(entry["modelId"]))
+            for entry in read_model_list(body, "modelSummaries")
+            if isinstance(entry, dict) and is_usable_model(entry)
         ]
 
     def context_limit(self, model: str) -> int | None:
-        return known_limit(model)
+        return find_context_limit(model)
 
-    def relax(self, error: ApiError) -> bool:
+    def drop_rejected_option(self, error: ApiError) -> bool:
         said = error.message.lower()
         objects = "cachepoint" in said or "cache point" in said or "prompt caching" in said
         if self._caching and error.status in (400, 403) and objects:

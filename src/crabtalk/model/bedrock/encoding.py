@@ -12,7 +12,7 @@ from crabtalk.model.anthropic.encoding import INVALID_ARGUMENTS
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Image, Message, Request, Tool, ToolCall
 
-from .families import KIND, THINKS, claude, is_claude, is_nova
+from .families import OPAQUE_KEY, THINKING_ON_DEMAND, is_claude, is_nova, parse_claude_generation
 
 FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
 CACHE_POINT = {"cachePoint": {"type": "default"}}
@@ -50,7 +50,7 @@ def encode_blocks(message: Message, model: str, restore: bool) -> list[dict[str,
         return [encode_result(message, model)]
     if message.role == "user":
         return [*map(encode_image, message.images), *encode_text(message.text)]
-    state = message.opaque.get(KIND)
+    state = message.opaque.get(OPAQUE_KEY)
     if restore and state and state["model"] == model:  # another model would not know the signature
         return encode_layout(message, state["layout"])
     return [*encode_text(message.text), *map(encode_call, message.tool_calls)]
@@ -157,10 +157,14 @@ def encode_tool(tool: Tool) -> dict[str, Any]:
     return {"toolSpec": encoded}
 
 
-def mark_prefix(body: dict[str, Any], model: str) -> None:
+def mark_cache_points(body: dict[str, Any], model: str) -> None:
     """Says where to cache: after the tools, the system prompt and the last of the user's turns."""
     has_tool_marks = is_claude(model)
-    if not is_nova(model) and claude(model) < THINKS and "claude-3-5-haiku" not in model:
+    if (
+        not is_nova(model)
+        and parse_claude_generation(model) < THINKING_ON_DEMAND
+        and "claude-3-5-haiku" not in model
+    ):
         return
     if "system" in body:
         body["system"].append(CACHE_POINT)

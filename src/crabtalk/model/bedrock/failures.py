@@ -3,7 +3,7 @@
 import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.eventstream import StreamMessage
+from crabtalk.model.eventstream import EventStreamMessage
 
 ERROR_KINDS = {
     "accessdenied": ErrorKind.AUTH,
@@ -25,7 +25,7 @@ ERROR_KINDS = {
     "internalfailure": ErrorKind.SERVER,
 }
 # What Bedrock has no exception for, and says in words.
-SENTENCES = (
+MESSAGE_KINDS = (
     ("too long", ErrorKind.CONTEXT),
     ("too many input tokens", ErrorKind.CONTEXT),
     ("exceed context limit", ErrorKind.CONTEXT),
@@ -34,17 +34,17 @@ SENTENCES = (
 )
 
 
-def error_kind(code: str, message: str) -> ErrorKind | None:
+def classify_error(code: str, message: str) -> ErrorKind | None:
     """`code` as a header, a body or a stream has it: with a namespace, an address, or neither."""
     name = code.split(":")[0].rsplit("#", 1)[-1].lower().removesuffix("exception")
     kind = ERROR_KINDS.get(name)
     if kind is ErrorKind.INVALID:
         lowered = message.lower()
-        return next((kind for words, kind in SENTENCES if words in lowered), kind)
+        return next((kind for words, kind in MESSAGE_KINDS if words in lowered), kind)
     return kind
 
 
-def error_words(body: bytes) -> tuple[str, str]:
+def read_error_message(body: bytes) -> tuple[str, str]:
     """The sentence and the code of an error's body; empty where it has none."""
     try:
         document = msgspec.json.decode(body)
@@ -56,13 +56,13 @@ def error_words(body: bytes) -> tuple[str, str]:
     return str(message or ""), str(document.get("__type") or "")
 
 
-def stream_error(message: StreamMessage) -> ApiError:
+def read_stream_error(message: EventStreamMessage) -> ApiError:
     """An error in mid-stream, where the status was already 200."""
     headers = message.headers
     code = str(headers.get(":exception-type") or headers.get(":error-code") or "")
-    sentence, _ = error_words(message.payload)
+    sentence, _ = read_error_message(message.payload)
     sentence = sentence or str(headers.get(":error-message") or "")
     return ApiError(
-        error_kind(code, sentence) or ErrorKind.SERVER,
+        classify_error(code, sentence) or ErrorKind.SERVER,
         sentence or f"the model failed in mid-answer ({code or 'no reason given'})",
     )

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from crabtalk.model.anthropic.generations import MIN_BUDGET, THINKING_BUDGET, generation
+from crabtalk.model.anthropic.generations import MIN_BUDGET, THINKING_BUDGET, parse_generation
 from crabtalk.model.messages import Request
 
-KIND = "bedrock"  # our key in `opaque`
+OPAQUE_KEY = "bedrock"  # our key in `opaque`
 
 # Generations of Claude: the first that thinks on demand, the first that sets its own budget, the
 # first that refuses a temperature, and the first that cannot be made to call a tool.
-THINKS = (3, 7)
-ADAPTIVE = (4, 6)
+THINKING_ON_DEMAND = (3, 7)
+ADAPTIVE_THINKING = (4, 6)
 NO_TEMPERATURE = (4, 7)
-UNFORCED = (5, 1)
+NO_FORCED_TOOLS = (5, 1)
 # Thinking counts as output. Every model that is given a budget allows this much.
 THINKING_LIMIT = 32_000
 
@@ -26,29 +26,29 @@ def is_nova(model: str) -> bool:
     return "amazon.nova" in model
 
 
-def claude(model: str) -> tuple[int, int]:
+def parse_claude_generation(model: str) -> tuple[int, int]:
     """Its generation; (0, 0) of what is no Claude."""
-    return generation(model[model.index("claude") :]) if is_claude(model) else (0, 0)
+    return parse_generation(model[model.index("claude") :]) if is_claude(model) else (0, 0)
 
 
-def ask_to_think(request: Request) -> dict[str, Any]:
+def encode_thinking(request: Request) -> dict[str, Any]:
     """What Claude is told about thinking; nothing for other models, which have no common way."""
-    born = claude(request.model)
-    if not request.thinking or born < THINKS:
+    born = parse_claude_generation(request.model)
+    if not request.thinking or born < THINKING_ON_DEMAND:
         return {}
-    if born >= ADAPTIVE:
+    if born >= ADAPTIVE_THINKING:
         # Left alone, the newer of these think but do not show it.
         return {"type": "adaptive", "display": "summarized"}
     budget = min(THINKING_BUDGET, (request.max_tokens or THINKING_LIMIT) // 2)
     return {"type": "enabled", "budget_tokens": budget} if budget >= MIN_BUDGET else {}
 
 
-def restores(model: str) -> bool:
+def takes_thoughts_back(model: str) -> bool:
     """True for models that take their thoughts back though nobody asks them to think."""
-    return not is_claude(model) or claude(model) >= ADAPTIVE
+    return not is_claude(model) or parse_claude_generation(model) >= ADAPTIVE_THINKING
 
 
-def may_think(turns: list[dict[str, Any]]) -> bool:
+def can_think(turns: list[dict[str, Any]]) -> bool:
     """False when calls are under way that were made without thinking, as Claude 4.5 demands."""
     if not turns or "toolResult" not in turns[-1]["content"][0]:
         return True
@@ -72,5 +72,5 @@ KNOWN_LIMITS = (
 )
 
 
-def known_limit(model: str) -> int | None:
+def find_context_limit(model: str) -> int | None:
     return next((limit for name, limit in KNOWN_LIMITS if name in model), None)

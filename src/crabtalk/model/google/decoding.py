@@ -3,14 +3,14 @@
 import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
+from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
 from crabtalk.model.sse import SseDecoder
 
-from .encoding import Signatures
-from .failures import blocked, loose_error, stream_error
-from .form import Candidate, Event, FunctionCall, Part, UsageMetadata
+from .encoding import ThoughtSignatures
+from .failures import build_blocked_error, find_trailing_error, read_stream_error
+from .form import GoogleCandidate, GoogleEvent, GoogleFunctionCall, GooglePart, GoogleUsageMetadata
 
-FINISHES: dict[str, Finish] = {
+FINISHES: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "SAFETY": "filtered",
@@ -27,7 +27,7 @@ FINISHES: dict[str, Finish] = {
 }
 
 # The model wrote something that the API could not make an answer of.
-BROKEN = frozenset(
+BROKEN_FINISHES = frozenset(
     {
         "MALFORMED_FUNCTION_CALL",
         "UNEXPECTED_TOOL_CALL",
@@ -41,7 +41,7 @@ BROKEN = frozenset(
 MAX_TAIL = 64 * 1024
 
 
-EVENTS = msgspec.json.Decoder(Event)
+EVENT_DECODER = msgspec.json.Decoder(GoogleEvent)
 
 
 class GoogleDecoder:
@@ -59,7 +59,7 @@ class GoogleDecoder:
         self._finished = False
         self._response = str(turn)
         self._calls = 0
-        self._signatures = Signatures()
+        self._signatures = ThoughtSignatures()
         self._tail = bytearray()  # where an error outside of any event would be
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -77,7 +77,7 @@ class GoogleDecoder:
             chunk for _, event in self._events.end() if (chunk := self._read(event)) is not None
         ]
         if not self._finished:
-            raise loose_error(bytes(self._tail)) or ApiError(
+            raise find_trailing_error(bytes(self._tail)) or ApiError(
                 ErrorKind.CONNECTION, "the stream ended before the answer did"
             )
         return chunks
@@ -85,17 +85,17 @@ class GoogleDecoder:
     def _read(self, data: bytes) -> Chunk | None:
         event = read_event(data)
         if event.error:
-            raise stream_error(event.error)
+            raise read_stream_error(event.error)
         if event.prompt_feedback is not None and event.prompt_feedback.block_reason:
-            raise blocked(event.prompt_feedback)
+            raise build_blocked_error(event.prompt_feedback)
         if event.response_id:
             self._response = event.response_id
         usage = read_usage(event.usage_metadata)
         # One candidate is all that is ever asked for.
-        candidate = event.candidates[0] if event.candidates else Candidate()
+        candidate = event.candidates[0] if event.candidates else GoogleCandidate()
         parts = (candidate.content and candidate.content.parts) or []
-        text, reasoning, calls = self._parts(parts)
-        finish = self._finish(candidate)
+        text, reasoning, calls = self._read_parts(parts)
+        finish = self._read_finish(candidate)
         is_signed = any(part.thought_signature for part in parts)
         if not (text or reasoning or calls or finish or usage or is_signed):
             return None
@@ -108,14 +108,14 @@ class GoogleDecoder:
             opaque={"google": self._signatures.opaque()} if is_signed else {},
         )
 
-    def _parts(self, parts: list[Part]) -> tuple[str, str, tuple[ToolCallDelta, ...]]:
+    def _read_parts(self, parts: list[GooglePart]) -> tuple[str, str, tuple[ToolCallDelta, ...]]:
         text = reasoning = ""
         calls = []
         for part in parts:
             signature = part.thought_signature or ""
             piece = part.text or ""
             if part.function_call is not None:
-                calls.append(self._call(part.function_call, signature))
+                calls.append(self._read_call(part.function_call, signature))
             elif part.thought:
                 reasoning += piece
                 self._signatures.add_span("reasoning", len(piece), signature)
@@ -124,7 +124,7 @@ class GoogleDecoder:
                 self._signatures.add_span("text", len(piece), signature)
         return text, reasoning, tuple(calls)
 
-    def _call(self, call: FunctionCall, signature: str) -> ToolCallDelta:
+    def _read_call(self, call: GoogleFunctionCall, signature: str) -> ToolCallDelta:
         """Calls come whole."""
         index = self._calls
         self._calls += 1
@@ -137,11 +137,11 @@ class GoogleDecoder:
             arguments=msgspec.json.encode(call.args or {}).decode(),
         )
 
-    def _finish(self, candidate: Candidate) -> Finish:
+    def _read_finish(self, candidate: GoogleCandidate) -> FinishReason:
         reason = candidate.finish_reason
         if not reason or reason == "FINISH_REASON_UNSPECIFIED":
             return ""
-        if reason in BROKEN:
+        if reason in BROKEN_FINISHES:
             words = reason.lower().replace("_", " ")
             raise ApiError(
                 ErrorKind.PROTOCOL,
@@ -152,9 +152,9 @@ class GoogleDecoder:
         return "tool_calls" if finish == "stop" and self._calls else finish
 
 
-def read_event(data: bytes) -> Event:
+def read_event(data: bytes) -> GoogleEvent:
     try:
-        return EVENTS.decode(data)
+        return EVENT_DECODER.decode(data)
     except msgspec.ValidationError as error:
         raise ApiError(
             ErrorKind.PROTOCOL, f"the stream holds something other than answers: {error}"
@@ -164,7 +164,7 @@ def read_event(data: bytes) -> Event:
         raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
 
 
-def read_usage(usage: UsageMetadata | None) -> Usage | None:
+def read_usage(usage: GoogleUsageMetadata | None) -> Usage | None:
     """Repeated with nearly every event, each time for all that came before."""
     if usage is None:
         return None

@@ -12,17 +12,17 @@ from urllib.parse import quote
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import Call
+from crabtalk.model.http import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import listed_models
+from crabtalk.model.reading import read_model_list
 
 from .decoding import GoogleDecoder
 from .encoding import (
     FOREIGN_SIGNATURE,
-    encode_choice,
     encode_contents,
-    encode_generation,
+    encode_generation_config,
     encode_tool,
+    encode_tool_choice,
 )
 from .failures import read_error
 
@@ -37,7 +37,7 @@ class GoogleDialect:
 
     def __init__(self, name: str, *, base: str = DEFAULT_BASE, api_key: str = "") -> None:
         self.name = name
-        self.base = versioned(base)
+        self.base = add_api_version(base)
         self._api_key = api_key
         # Only models that insist on signatures get one for calls that other models made.
         self._sign_foreign = False
@@ -45,17 +45,17 @@ class GoogleDialect:
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: Request) -> Call:
-        url = f"{self.base}/{resource(request.model)}:streamGenerateContent?alt=sse"
-        return Call(url, self.headers(), msgspec.json.encode(self.body(request)))
+    def build_chat_request(self, request: Request) -> HttpRequest:
+        url = f"{self.base}/{build_model_path(request.model)}:streamGenerateContent?alt=sse"
+        return HttpRequest(url, self.build_headers(), msgspec.json.encode(self.build_body(request)))
 
-    def headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self._api_key:
             headers["x-goog-api-key"] = self._api_key
         return headers
 
-    def body(self, request: Request) -> dict[str, Any]:
+    def build_body(self, request: Request) -> dict[str, Any]:
         foreign = FOREIGN_SIGNATURE if self._sign_foreign else ""
         body: dict[str, Any] = {"contents": encode_contents(request.messages, foreign)}
         system = [{"text": m.text} for m in request.messages if m.role == "system" and m.text]
@@ -63,34 +63,34 @@ class GoogleDialect:
             body["systemInstruction"] = {"parts": system}
         if request.tools:
             body["tools"] = [{"functionDeclarations": [encode_tool(t) for t in request.tools]}]
-            body["toolConfig"] = {"functionCallingConfig": encode_choice(request.tool_choice)}
-        if generation := encode_generation(request):
+            body["toolConfig"] = {"functionCallingConfig": encode_tool_choice(request.tool_choice)}
+        if generation := encode_generation_config(request):
             body["generationConfig"] = generation
         return body
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
-    def decoder(self, request: Request) -> "GoogleDecoder":
+    def create_decoder(self, request: Request) -> "GoogleDecoder":
         return GoogleDecoder(turn=len(request.messages))
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    def parse_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
         return read_error(status, headers, body)
 
-    def list_models(self) -> Call:
+    def build_models_request(self) -> HttpRequest:
         """One page: 1000 is the most the API gives, and many times what it has."""
-        return Call(f"{self.base}/models?pageSize=1000", self.headers(), method="GET")
+        return HttpRequest(f"{self.base}/models?pageSize=1000", self.build_headers(), method="GET")
 
-    def read_models(self, body: bytes) -> list[ModelInfo]:
-        entries = listed_models(body, "models")
-        found = [info for entry in entries if (info := read_model(entry)) is not None]
+    def parse_models(self, body: bytes) -> list[ModelInfo]:
+        entries = read_model_list(body, "models")
+        found = [info for entry in entries if (info := parse_model(entry)) is not None]
         self._limits |= {i.name: i.context_limit for i in found if i.context_limit is not None}
         return found
 
     def context_limit(self, model: str) -> int | None:
         name = model.removeprefix("models/")
-        return self._limits.get(name) or known_limit(name)
+        return self._limits.get(name) or find_context_limit(name)
 
-    def relax(self, error: ApiError) -> bool:
+    def drop_rejected_option(self, error: ApiError) -> bool:
         if (
             not self._sign_foreign
             and error.status == 400
@@ -101,17 +101,17 @@ class GoogleDialect:
         return False
 
 
-def versioned(base: str) -> str:
+def add_api_version(base: str) -> str:
     base = base.rstrip("/")
     return base if re.search(r"/v\d+(alpha|beta)?\d*$", base) else f"{base}/v1beta"
 
 
-def resource(model: str) -> str:
+def build_model_path(model: str) -> str:
     name = quote(model, safe="/")
     return name if name.startswith(("models/", "tunedModels/")) else f"models/{name}"
 
 
-def read_model(entry: Any) -> ModelInfo | None:
+def parse_model(entry: Any) -> ModelInfo | None:
     """None for what is no model that answers: embeddings, say."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         return None
@@ -124,8 +124,10 @@ def read_model(entry: Any) -> ModelInfo | None:
 
 
 # All plain text models since 2.0 read as much; those for images and speech read less.
-MILLION = re.compile(r"gemini-[23](\.\d+)?-(pro|flash|flash-lite)(-(preview|latest|exp|\d[\d-]*))*")
+MILLION_TOKEN_MODELS = re.compile(
+    r"gemini-[23](\.\d+)?-(pro|flash|flash-lite)(-(preview|latest|exp|\d[\d-]*))*"
+)
 
 
-def known_limit(name: str) -> int | None:
-    return 1_048_576 if MILLION.fullmatch(name) else None
+def find_context_limit(name: str) -> int | None:
+    return 1_048_576 if MILLION_TOKEN_MODELS.fullmatch(name) else None

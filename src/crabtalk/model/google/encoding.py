@@ -13,7 +13,7 @@ from crabtalk.model.messages import Image, Message, Request, Tool, ToolCall
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 
 
-class Signatures:
+class ThoughtSignatures:
     """The thought signatures of one answer, by what they stand on, as `opaque["google"]` has them.
 
     A call's by its id. A text's by the stretch it covers, [start, end, signature], because a
@@ -148,14 +148,14 @@ def encode_tool(tool: Tool) -> dict[str, Any]:
     }
 
 
-def encode_choice(choice: str) -> dict[str, Any]:
+def encode_tool_choice(choice: str) -> dict[str, Any]:
     modes = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
     if choice in modes:
         return {"mode": modes[choice]}
     return {"mode": "ANY", "allowedFunctionNames": [choice]}
 
 
-def encode_generation(request: Request) -> dict[str, Any]:
+def encode_generation_config(request: Request) -> dict[str, Any]:
     generation: dict[str, Any] = {}
     if request.thinking:
         generation["thinkingConfig"] = {"includeThoughts": True}

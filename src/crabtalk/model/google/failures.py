@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
-from crabtalk.model.reading import http_phrase, read_retry_after
+from crabtalk.model.errors import ApiError, ErrorKind, classify_status
+from crabtalk.model.reading import describe_body, read_retry_after
 
-from .form import PromptFeedback
+from .form import GooglePromptFeedback
 
-KINDS = {
+STATUS_NAME_KINDS = {
     "INVALID_ARGUMENT": ErrorKind.INVALID,
     "FAILED_PRECONDITION": ErrorKind.INVALID,
     "UNAUTHENTICATED": ErrorKind.AUTH,
@@ -24,10 +24,10 @@ KINDS = {
     "DEADLINE_EXCEEDED": ErrorKind.TIMEOUT,
 }
 
-TOO_LONG = ("token count", "maximum number of tokens", "payload size exceeds")
+TOO_LONG_PHRASES = ("token count", "maximum number of tokens", "payload size exceeds")
 
 
-def blocked(feedback: PromptFeedback) -> ApiError:
+def build_blocked_error(feedback: GooglePromptFeedback) -> ApiError:
     return ApiError(
         ErrorKind.FILTERED,
         feedback.block_reason_message or f"the prompt was blocked ({feedback.block_reason})",
@@ -36,30 +36,30 @@ def blocked(feedback: PromptFeedback) -> ApiError:
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """{"error": {"code", "message", "status", "details": […]}}, sometimes wrapped in a list."""
-    error = error_of(parse(body))
+    error = find_error_object(parse_json(body))
     message = str(error.get("message") or "")
-    delay = retry_delay(error)
+    delay = read_retry_delay(error)
     return ApiError(
-        error_kind(status, error, message),
-        message or http_phrase(status, body),
+        classify_error(status, error, message),
+        message or describe_body(status, body),
         status=status,
         retry_after=read_retry_after(headers) if delay is None else delay,
     )
 
 
-def stream_error(document: Any) -> ApiError:
+def read_stream_error(document: Any) -> ApiError:
     """An error in mid-stream, where the status was already 200."""
-    error = error_of(document)
+    error = find_error_object(document)
     code = error.get("code")
     message = str(error.get("message") or "")
     return ApiError(
-        error_kind(code if isinstance(code, int) else 500, error, message),
+        classify_error(code if isinstance(code, int) else 500, error, message),
         message or "the model failed in mid-answer",
-        retry_after=retry_delay(error),
+        retry_after=read_retry_delay(error),
     )
 
 
-def loose_error(body: bytes) -> ApiError | None:
+def find_trailing_error(body: bytes) -> ApiError | None:
     """An error that stands in the stream as plain JSON, outside of any event.
 
     Google ends a stream it cannot go on with in this way, and its SDKs look for it too. It begins
@@ -67,14 +67,14 @@ def loose_error(body: bytes) -> ApiError | None:
     """
     starts = re.finditer(rb"^[\[{]", body, re.MULTILINE)
     for match in islice(starts, 8):  # more than two or three, and it is something else
-        document = parse(body[match.start() :])
+        document = parse_json(body[match.start() :])
         inner = document[0] if isinstance(document, list) and document else document
         if isinstance(inner, dict) and inner.get("error"):
-            return stream_error(inner)
+            return read_stream_error(inner)
     return None
 
 
-def parse(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """The JSON of a body, None where it is none."""
     try:
         return msgspec.json.decode(body)
@@ -82,7 +82,7 @@ def parse(body: bytes) -> Any:
         return None
 
 
-def error_of(document: Any) -> dict[str, Any]:
+def find_error_object(document: Any) -> dict[str, Any]:
     """The error itself; empty where there is none that we understand."""
     if isinstance(document, list) and document:
         document = document[0]
@@ -93,11 +93,11 @@ def error_of(document: Any) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def error_kind(status: int, error: dict[str, Any], message: str) -> ErrorKind:
-    kind = KINDS.get(str(error.get("status"))) or kind_of_status(status)
+def classify_error(status: int, error: dict[str, Any], message: str) -> ErrorKind:
+    kind = STATUS_NAME_KINDS.get(str(error.get("status"))) or classify_status(status)
     lowered = message.lower()
     if kind is ErrorKind.INVALID:
-        if any(words in lowered for words in TOO_LONG):
+        if any(words in lowered for words in TOO_LONG_PHRASES):
             return ErrorKind.CONTEXT
         # A wrong key and a forbidden country are INVALID_ARGUMENT and FAILED_PRECONDITION.
         if "api key" in lowered or "location is not supported" in lowered:
@@ -107,7 +107,7 @@ def error_kind(status: int, error: dict[str, Any], message: str) -> ErrorKind:
     return kind
 
 
-def retry_delay(error: dict[str, Any]) -> float | None:
+def read_retry_delay(error: dict[str, Any]) -> float | None:
     """Seconds, from a RetryInfo among the details: {"retryDelay": "7s"}."""
     details = error.get("details")
     for detail in details if isinstance(details, list) else ():

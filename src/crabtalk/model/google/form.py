@@ -5,39 +5,39 @@ from typing import Any
 import msgspec
 
 
-class Wire(msgspec.Struct, rename="camel"):
+class GoogleStruct(msgspec.Struct, rename="camel"):
     """Camel case outside; anything may be left out or null."""
 
 
-class FunctionCall(Wire):
+class GoogleFunctionCall(GoogleStruct):
     id: str | None = None
     name: str | None = None
     args: dict[str, Any] | None = None
 
 
-class Part(Wire):
+class GooglePart(GoogleStruct):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
-    function_call: FunctionCall | None = None
+    function_call: GoogleFunctionCall | None = None
 
 
-class Content(Wire):
-    parts: list[Part] | None = None
+class GoogleContent(GoogleStruct):
+    parts: list[GooglePart] | None = None
 
 
-class Candidate(Wire):
-    content: Content | None = None
+class GoogleCandidate(GoogleStruct):
+    content: GoogleContent | None = None
     finish_reason: str | None = None
     finish_message: str | None = None
 
 
-class PromptFeedback(Wire):
+class GooglePromptFeedback(GoogleStruct):
     block_reason: str | None = None
     block_reason_message: str | None = None
 
 
-class UsageMetadata(Wire):
+class GoogleUsageMetadata(GoogleStruct):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -45,9 +45,9 @@ class UsageMetadata(Wire):
     cached_content_token_count: int | None = None
 
 
-class Event(Wire):
-    candidates: list[Candidate] | None = None
-    prompt_feedback: PromptFeedback | None = None
-    usage_metadata: UsageMetadata | None = None
+class GoogleEvent(GoogleStruct):
+    candidates: list[GoogleCandidate] | None = None
+    prompt_feedback: GooglePromptFeedback | None = None
+    usage_metadata: GoogleUsageMetadata | None = None
     response_id: str | None = None
     error: Any = None

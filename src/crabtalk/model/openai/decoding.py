@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.messages import Chunk, Finish, ToolCallDelta, Usage
-from crabtalk.model.reading import decode
+from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
+from crabtalk.model.reading import decode_json
 from crabtalk.model.sse import SseDecoder
 
-from .failures import stream_error
+from .failures import read_stream_error
 
-FINISHES: dict[str, Finish] = {
+FINISHES: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
@@ -20,7 +20,7 @@ FINISHES: dict[str, Finish] = {
 }
 
 
-class Delta(msgspec.Struct, gc=False):
+class OpenAiDelta(msgspec.Struct, gc=False):
     """What an event adds. What is not text is of interest only in that it is there."""
 
     content: str | None = None
@@ -29,13 +29,13 @@ class Delta(msgspec.Struct, gc=False):
     tool_calls: Any = None
 
 
-class Choice(msgspec.Struct, gc=False):
-    delta: Delta
+class OpenAiChoice(msgspec.Struct, gc=False):
+    delta: OpenAiDelta
     finish_reason: Any = None
 
 
-class Event(msgspec.Struct, gc=False):
-    choices: tuple[Choice]
+class OpenAiEvent(msgspec.Struct, gc=False):
+    choices: tuple[OpenAiChoice]
     usage: Any = None
     error: Any = None
 
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, gc=False):
 class OpenAiDecoder:
     """`data:` lines of JSON up to `[DONE]`, which some servers forget."""
 
-    _words = msgspec.json.Decoder(Event)
+    _text_event_decoder = msgspec.json.Decoder(OpenAiEvent)
 
     def __init__(self) -> None:
         self._events = SseDecoder()
@@ -69,10 +69,10 @@ class OpenAiDecoder:
     def end(self) -> list[Chunk]:
         chunks = self.feed(b"\n\n")  # servers that forget the last blank line are forgiven
         if not self._finished:
-            raise self._unfinished()
+            raise self._build_incomplete_error()
         return chunks
 
-    def _unfinished(self) -> ApiError:
+    def _build_incomplete_error(self) -> ApiError:
         if self._start.startswith((b"{", b"[", b"<")):
             start = self._start.decode(errors="replace")
             return ApiError(
@@ -81,13 +81,13 @@ class OpenAiDecoder:
         return ApiError(ErrorKind.CONNECTION, "the stream ended before the answer did")
 
     def _read(self, name: str, event: bytes) -> Chunk | None:
-        return self._plain(name, event) or self._any(name, event)
+        return self._read_text_event(name, event) or self._read_any_event(name, event)
 
-    def _plain(self, name: str, event: bytes) -> Chunk | None:
+    def _read_text_event(self, name: str, event: bytes) -> Chunk | None:
         """An event that is a piece of text and nothing else. Nearly all are; read as what it must
         be, one costs a third of what it does read as anything."""
         try:
-            read = self._words.decode(event)
+            read = self._text_event_decoder.decode(event)
         except (ValueError, RecursionError):
             return None
         choice = read.choices[0]
@@ -105,21 +105,21 @@ class OpenAiDecoder:
             return None
         return Chunk(delta.content)
 
-    def _any(self, name: str, event: bytes) -> Chunk | None:
-        document = decode(event)
+    def _read_any_event(self, name: str, event: bytes) -> Chunk | None:
+        document = decode_json(event)
         if not isinstance(document, dict):
             raise ApiError(ErrorKind.PROTOCOL, "the stream holds something other than objects")
         if name == "error" or document.get("error"):
-            raise stream_error(document)
+            raise read_stream_error(document)
         try:
-            return self._chunk(document)
+            return self._build_chunk(document)
         except (AttributeError, KeyError, TypeError):  # JSON, though of another form
             start = event[:80].decode(errors="replace")
             raise ApiError(
                 ErrorKind.PROTOCOL, f"the stream is not one of this kind: {start!r}; check base_url"
             ) from None
 
-    def _chunk(self, document: dict[str, Any]) -> Chunk | None:
+    def _build_chunk(self, document: dict[str, Any]) -> Chunk | None:
         usage = read_usage(document.get("usage"))
         choices = document.get("choices")
         if not choices:
@@ -139,30 +139,30 @@ class OpenAiDecoder:
         return Chunk(
             text=text,
             reasoning=reasoning,
-            tool_calls=self._calls(calls) if calls else (),
+            tool_calls=self._read_calls(calls) if calls else (),
             finish=FINISHES.get(finish, "stop") if finish else "",
             usage=usage,
         )
 
-    def _calls(self, calls: list[dict[str, Any]]) -> tuple[ToolCallDelta, ...]:
+    def _read_calls(self, calls: list[dict[str, Any]]) -> tuple[ToolCallDelta, ...]:
         return tuple(
             ToolCallDelta(
-                index=self._index(call),
-                id=text_of(call, "id"),
-                name=text_of(function := call.get("function") or {}, "name"),
-                arguments=text_of(function, "arguments"),
+                index=self._find_index(call),
+                id=get_text(call, "id"),
+                name=get_text(function := call.get("function") or {}, "name"),
+                arguments=get_text(function, "arguments"),
             )
             for call in calls
         )
 
-    def _index(self, call: dict[str, Any]) -> int:
+    def _find_index(self, call: dict[str, Any]) -> int:
         index = call.get("index")
         if isinstance(index, int):
             return index
-        return self._indexes.setdefault(text_of(call, "id"), len(self._indexes))
+        return self._indexes.setdefault(get_text(call, "id"), len(self._indexes))
 
 
-def text_of(part: dict[str, Any], name: str) -> str:
+def get_text(part: dict[str, Any], name: str) -> str:
     text = part.get(name) or ""
     if type(text) is not str:
         raise TypeError
@@ -173,21 +173,21 @@ def read_usage(usage: Any) -> Usage | None:
     """What is no number in it is as good as not there: an answer is worth more than its price."""
     if not isinstance(usage, dict):
         return None
-    prompt = count_of(usage, "prompt_tokens") or 0
-    completion = count_of(usage, "completion_tokens") or 0
-    hit = count_of(usage.get("prompt_tokens_details"), "cached_tokens")
+    prompt = get_count(usage, "prompt_tokens") or 0
+    completion = get_count(usage, "completion_tokens") or 0
+    hit = get_count(usage.get("prompt_tokens_details"), "cached_tokens")
     if hit is None:
-        hit = count_of(usage, "prompt_cache_hit_tokens")  # DeepSeek's name for it
+        hit = get_count(usage, "prompt_cache_hit_tokens")  # DeepSeek's name for it
     return Usage(
         prompt=prompt,
         completion=completion,
-        total=count_of(usage, "total_tokens") or prompt + completion,
+        total=get_count(usage, "total_tokens") or prompt + completion,
         cache_hit=hit,
         cache_miss=None if hit is None else max(prompt - hit, 0),
-        reasoning=count_of(usage.get("completion_tokens_details"), "reasoning_tokens"),
+        reasoning=get_count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     )
 
 
-def count_of(numbers: Any, name: str) -> int | None:
+def get_count(numbers: Any, name: str) -> int | None:
     value = numbers.get(name) if isinstance(numbers, dict) else None
     return int(value) if isinstance(value, int | float) else None

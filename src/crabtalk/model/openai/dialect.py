@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import Call
+from crabtalk.model.http import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import listed_models
+from crabtalk.model.reading import read_model_list
 
 from .decoding import OpenAiDecoder
-from .encoding import encode_choice, encode_messages, encode_tool, prefix_key
+from .encoding import compute_cache_key, encode_messages, encode_tool, encode_tool_choice
 from .failures import read_error
 
 DEFAULT_BASE = "https://api.openai.com/v1"
@@ -33,19 +33,23 @@ class OpenAiDialect:
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: Request) -> Call:
-        return Call(self.chat_url(request), self.headers(), msgspec.json.encode(self.body(request)))
+    def build_chat_request(self, request: Request) -> HttpRequest:
+        return HttpRequest(
+            self.build_chat_url(request),
+            self.build_headers(),
+            msgspec.json.encode(self.build_body(request)),
+        )
 
-    def chat_url(self, request: Request) -> str:
+    def build_chat_url(self, request: Request) -> str:
         return f"{self.base}/chat/completions"
 
-    def headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         return headers
 
-    def body(self, request: Request) -> dict[str, Any]:
+    def build_body(self, request: Request) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": request.model,
             "messages": encode_messages(request.messages),
@@ -56,7 +60,7 @@ class OpenAiDialect:
         if request.tools:
             body["tools"] = [encode_tool(tool) for tool in request.tools]
             if request.tool_choice != "auto":  # which is what it is without being said
-                body["tool_choice"] = encode_choice(request.tool_choice)
+                body["tool_choice"] = encode_tool_choice(request.tool_choice)
         if request.thinking:
             body["reasoning_effort"] = "high"
         if request.max_tokens is not None:
@@ -65,34 +69,34 @@ class OpenAiDialect:
             body["temperature"] = request.temperature
         if self._official:
             # OpenAI caches prefixes by itself; the key sends those that share one to one place.
-            body["prompt_cache_key"] = prefix_key(request)
+            body["prompt_cache_key"] = compute_cache_key(request)
         return body
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
-    def decoder(self, request: Request) -> OpenAiDecoder:
+    def create_decoder(self, request: Request) -> OpenAiDecoder:
         return OpenAiDecoder()
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    def parse_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
         return read_error(status, headers, body)
 
-    def list_models(self) -> Call:
-        return Call(f"{self.base}/models", self.headers(), method="GET")
+    def build_models_request(self) -> HttpRequest:
+        return HttpRequest(f"{self.base}/models", self.build_headers(), method="GET")
 
-    def read_models(self, body: bytes) -> list[ModelInfo]:
+    def parse_models(self, body: bytes) -> list[ModelInfo]:
         found = []
-        for entry in listed_models(body, "data"):
+        for entry in read_model_list(body, "data"):
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-                limit = context_of(entry)
+                limit = read_context_limit(entry)
                 if limit is not None:
                     self._limits[entry["id"]] = limit
                 found.append(ModelInfo(entry["id"], limit))
         return found
 
     def context_limit(self, model: str) -> int | None:
-        return self._limits.get(model) or known_limit(model)
+        return self._limits.get(model) or find_context_limit(model)
 
-    def relax(self, error: ApiError) -> bool:
+    def drop_rejected_option(self, error: ApiError) -> bool:
         if self._ask_usage and "stream_options" in error.message:
             self._ask_usage = False
             return True
@@ -102,7 +106,7 @@ class OpenAiDialect:
         return False
 
 
-def context_of(entry: dict[str, Any]) -> int | None:
+def read_context_limit(entry: dict[str, Any]) -> int | None:
     """The context window, by the name this server has for it."""
     for place in (entry, entry.get("meta") or {}, entry.get("top_provider") or {}):
         for name in ("context_length", "max_model_len", "context_window", "n_ctx_train"):
@@ -122,6 +126,6 @@ KNOWN_LIMITS = (
 )
 
 
-def known_limit(model: str) -> int | None:
+def find_context_limit(model: str) -> int | None:
     name = model.rsplit("/", 1)[-1]
     return next((limit for prefix, limit in KNOWN_LIMITS if name.startswith(prefix)), None)

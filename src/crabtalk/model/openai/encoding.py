@@ -66,13 +66,13 @@ def encode_tool(tool: Tool) -> dict[str, Any]:
     }
 
 
-def encode_choice(choice: str) -> Any:
+def encode_tool_choice(choice: str) -> Any:
     if choice in ("auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": choice}}
 
 
-def prefix_key(request: Request) -> str:
+def compute_cache_key(request: Request) -> str:
     """The same for requests that start alike: same model, system prompt and tools."""
     prefix = [m.text for m in request.messages if m.role == "system"]
     parts = msgspec.json.encode([request.model, prefix, [tool.name for tool in request.tools]])

@@ -5,22 +5,22 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.model.errors import ApiError, ErrorKind, kind_of_status
-from crabtalk.model.reading import error_words, http_phrase, read_retry_after
+from crabtalk.model.errors import ApiError, ErrorKind, classify_status
+from crabtalk.model.reading import describe_body, read_error_message, read_retry_after
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """An error of this dialect: {"error": {"message", "type", "code"}}, in many variations."""
-    message, code = error_words(body)
+    message, code = read_error_message(body)
     return ApiError(
-        error_kind(status, code, message),
-        message or http_phrase(status, body),
+        classify_error(status, code, message),
+        message or describe_body(status, body),
         status=status,
         retry_after=read_retry_after(headers),
     )
 
 
-def error_kind(status: int, code: str, message: str) -> ErrorKind:
+def classify_error(status: int, code: str, message: str) -> ErrorKind:
     lowered = f"{code} {message}".lower()
     if "insufficient_quota" in lowered or "insufficient balance" in lowered:
         return ErrorKind.QUOTA
@@ -35,14 +35,14 @@ def error_kind(status: int, code: str, message: str) -> ErrorKind:
         return ErrorKind.FILTERED
     if "model_not_found" in lowered:
         return ErrorKind.NOT_FOUND
-    return kind_of_status(status)
+    return classify_status(status)
 
 
-def stream_error(document: dict[str, Any]) -> ApiError:
+def read_stream_error(document: dict[str, Any]) -> ApiError:
     """An error in mid-stream, where the status was already 200."""
-    message, code = error_words(msgspec.json.encode(document))
+    message, code = read_error_message(msgspec.json.encode(document))
     number = int(code) if code.isdigit() and 400 <= int(code) < 600 else 500
-    kind = error_kind(number, code, message)
+    kind = classify_error(number, code, message)
     if "rate_limit" in code:
         kind = ErrorKind.RATE_LIMIT
     elif "overloaded" in code:

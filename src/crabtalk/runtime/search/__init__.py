@@ -1,15 +1,15 @@
 """Session search: every message ever said, found again by its words."""
 
-from .hit import MAX_HITS, MAX_SNIPPET_BYTES, MAX_WINDOW_ITEMS, Scope, SessionHit, WindowItem
-from .index import SessionIndex, Statistics
+from .hit import MAX_HITS, MAX_SNIPPET_BYTES, MAX_WINDOW_ITEMS, SearchScope, SessionHit, WindowItem
+from .index import SessionIndex, SessionIndexStatistics
 
 __all__ = [
     "MAX_HITS",
     "MAX_SNIPPET_BYTES",
     "MAX_WINDOW_ITEMS",
-    "Scope",
+    "SearchScope",
     "SessionHit",
     "SessionIndex",
-    "Statistics",
+    "SessionIndexStatistics",
     "WindowItem",
 ]

@@ -10,69 +10,71 @@ import msgspec
 from crabtalk.model.messages import Message
 
 # RFC 0185: field weights.
-USER = 1.5
-ASSISTANT = 1.0
-TOOL_USE = 1.3
+USER_WEIGHT = 1.5
+ASSISTANT_WEIGHT = 1.0
+TOOL_USE_WEIGHT = 1.3
 # Those that a message may have.
-MESSAGES = (USER, TOOL_USE, ASSISTANT)
-TITLE = 2.0
-SUMMARY = 3.0
+MESSAGE_WEIGHTS = (USER_WEIGHT, TOOL_USE_WEIGHT, ASSISTANT_WEIGHT)
+TITLE_WEIGHT = 2.0
+SUMMARY_WEIGHT = 3.0
 
 
-def searchable(message: Message, *, tool_results: bool) -> tuple[str, float]:
+def extract_text(message: Message, *, tool_results: bool) -> tuple[str, float]:
     """Its text and its weight; no text when it is not to be found.
 
     What tools answer may hold secrets nobody chose to say, so it counts only where it is allowed.
     """
     match message.role:
         case "user":
-            return message.text, USER
+            return message.text, USER_WEIGHT
         case "assistant" if message.tool_calls:
-            calls = [f"{call.name} {spoken(call.arguments)}" for call in message.tool_calls]
-            return "\n".join([message.text, *calls]), TOOL_USE
+            calls = [
+                f"{call.name} {flatten_arguments(call.arguments)}" for call in message.tool_calls
+            ]
+            return "\n".join([message.text, *calls]), TOOL_USE_WEIGHT
         case "assistant":
-            return message.text, ASSISTANT
+            return message.text, ASSISTANT_WEIGHT
         case "tool" if tool_results:
-            return message.text, TOOL_USE
+            return message.text, TOOL_USE_WEIGHT
     return "", 0.0
 
 
-def spoken(arguments: str) -> str:
+def flatten_arguments(arguments: str) -> str:
     """The words in a call's arguments: escapes in JSON would run into them."""
     try:
-        return " ".join(strings(msgspec.json.decode(arguments)))
+        return " ".join(iterate_strings(msgspec.json.decode(arguments)))
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return arguments
 
 
-def strings(value: Any) -> Iterator[str]:
+def iterate_strings(value: Any) -> Iterator[str]:
     match value:
         case str():
             yield value
         case dict():
             for name, item in value.items():
                 yield name
-                yield from strings(item)
+                yield from iterate_strings(item)
         case list():
             for item in value:
-                yield from strings(item)
+                yield from iterate_strings(item)
         case _:
             yield str(value)
 
 
-def milliseconds(at: str) -> int:
+def parse_milliseconds(at: str) -> int:
     """Since 1970; 0 for what is no time."""
     try:
-        return max(0, int(in_utc(datetime.fromisoformat(at)).timestamp() * 1000))
+        return max(0, int(to_utc(datetime.fromisoformat(at)).timestamp() * 1000))
     except (ValueError, OverflowError):
         return 0
 
 
-def in_utc(at: datetime) -> datetime:
+def to_utc(at: datetime) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def key_of(name: str) -> int:
+def hash_name(name: str) -> int:
     """A name as the number it is filtered by. Whoever filters by it compares the names too."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from crabtalk.storage import Followed, Pair, Storage, StorageError, StorageUnavailableError
+from crabtalk.storage import Pair, RecordSlice, Storage, StorageError, StorageUnavailableError
 
-from .backlog import Backlog
-from .library import Library, View
-from .manifest import Row
-from .shelf import DamagedError
-from .tail import Tail
-from .thread import IndexThread, give_back
+from .backlog import LogQueue
+from .library import IndexStore, IndexView
+from .manifest import IndexedConversation
+from .shelf import DamagedIndexError
+from .tail import RecentMessages
+from .thread import IndexThread, trim_malloc
 
 log = logging.getLogger(__name__)
 
@@ -25,372 +25,378 @@ log = logging.getLogger(__name__)
 COMMIT_MESSAGES = 256
 COMMIT_SECONDS = 2.0
 # While it catches up: more at once, read from so many logs at a time, so much of each.
-COMMIT_MANY = 50_000
-LOGS = 16
-LOG_BYTES = 256 * 1024
+CATCH_UP_MESSAGES = 50_000
+LOGS_PER_READ = 16
+BYTES_PER_READ = 256 * 1024
 # How long the first searches wait for what was not committed when it was last closed. More than
 # that is a rebuild, which nobody should wait for.
-CATCHING_UP_SECONDS = 2.0
+CATCH_UP_WAIT_SECONDS = 2.0
 # The file that says that nothing was.
-COMPLETE = "complete"
+COMPLETE_MARKER = "complete"
 # How long `close` waits for what is not committed; the logs have it.
-CLOSING_SECONDS = 2.0
+CLOSE_WAIT_SECONDS = 2.0
 # When a log that could not be read is tried again.
 AGAIN_SECONDS = 60.0
 # How often it looks for what others appended, where storage is shared, while nobody searches.
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 # Pauses after a failure: twice as long each time.
 FIRST_PAUSE, LAST_PAUSE = 0.25, 60.0
 
 
-class Follower:
+class LogIndexer:
     def __init__(
         self,
         storage: Storage,
         directory: Path | None,
-        tail: Tail,
+        tail: RecentMessages,
         index_tool_results: Callable[[str], bool],
     ) -> None:
-        self.library: Library | None = None
-        self.view: View | None = None
+        self.store: IndexStore | None = None
+        self.view: IndexView | None = None
         self.error = ""  # why it does not get on
         self.commits = 0
         self.rebuilds = 0
         self.is_verified = False
         self._storage = storage
         self._directory = directory
-        self._tail = tail
+        self._recent = tail
         self._index_tool_results = index_tool_results
         self._thread = IndexThread()
-        self._backlog = Backlog(storage, tail, self._thread, index_tool_results)
-        self._missing: set[Pair] = set()  # of whom no log was found, the last time
-        self._stale: set[str] = set()
+        self._queue = LogQueue(storage, tail, self._thread, index_tool_results)
+        self._missing_logs: set[Pair] = set()  # of whom no log was found, the last time
+        self._stale_logs: set[str] = set()
         self._damage = ""
-        self._is_doubted = False
-        self._is_resting = False
-        self._is_swollen = False  # from much that was read at once
-        self._closing = False
+        self._needs_verification = False
+        self._is_idle = False
+        self._has_excess_memory = False  # from much that was read at once
+        self._is_closing = False
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()  # there is something to do
-        self._hurry = asyncio.Event()  # and it should not wait for more
-        self._tried = asyncio.Event()  # to open the library
+        self._commit_now = asyncio.Event()  # and it should not wait for more
+        self._open_attempted = asyncio.Event()  # to open the library
         self._progress = asyncio.Event()  # another one each time there is some
-        self._current = asyncio.Event()  # it was, once since it was opened
-        self._is_complete = False  # when it was closed
+        self._caught_up = asyncio.Event()  # it was, once since it was opened
+        self._has_read_everything = False  # when it was closed
 
     # ── What others say ─────────────────────────────────────────────────────────────────────
 
     @property
-    def behind(self) -> int:
+    def logs_behind(self) -> int:
         """Logs still to be read, as far as is known."""
-        return len(self._backlog)
+        return len(self._queue)
 
     @property
     def is_current(self) -> bool:
         """Whether the library has all there is."""
-        return self._is_resting and not self._is_needed() and not self._backlog.unread
+        return self._is_idle and not self._has_work() and not self._queue.failed_logs
 
     def start(self) -> None:
-        if self._task is None and not self._closing:
-            self._task = asyncio.get_running_loop().create_task(self._work())
+        if self._task is None and not self._is_closing:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self, *, hurry: bool = False) -> None:
         """There is something in the tail."""
         self.start()
         self._wake.set()
-        if hurry or self._tail.messages >= COMMIT_MESSAGES or self._tail.overflowed:
-            self._hurry.set()
+        if hurry or self._recent.messages >= COMMIT_MESSAGES or self._recent.overflowed:
+            self._commit_now.set()
 
-    def survey(self) -> None:
+    def rescan(self) -> None:
         """Look through the logs again, if that has begun; if not, it will be done anyway."""
         if self._task is not None:
-            self._backlog.is_surveyed = False
+            self._queue.is_scanned = False
             self.wake(hurry=True)
 
-    def is_stale(self, handle: str) -> None:
+    def mark_stale(self, handle: str) -> None:
         """Its log does not say what the library says."""
-        self._stale.add(handle)
+        self._stale_logs.add(handle)
         self.wake()
 
-    def has_failed(self, library: Library, reason: str) -> None:
+    def report_failure(self, library: IndexStore, reason: str) -> None:
         """In a search. Whether that is the library's fault has to be seen."""
-        if self.library is library:
+        if self.store is library:
             log.error("a search failed: %s", reason)
-            self._is_doubted = True
+            self._needs_verification = True
             self.wake(hurry=True)
 
-    async def opened(self) -> None:
+    async def wait_until_open(self) -> None:
         """Until there is a library, or a reason why not."""
         self.start()
-        await self._tried.wait()
+        await self._open_attempted.wait()
 
-    async def caught_up(self) -> None:
+    async def wait_until_current(self) -> None:
         """Until the tail has all that the library does not, or there is no hope for it."""
-        if not self._current.is_set():
+        if not self._caught_up.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CATCHING_UP_SECONDS):
-                    await self._current.wait()
-            self._current.set()  # the next one need not wait again
-        while self._tail.overflowed and not self.error and not self._closing:
-            self._hurry.set()
+                async with asyncio.timeout(CATCH_UP_WAIT_SECONDS):
+                    await self._caught_up.wait()
+            self._caught_up.set()  # the next one need not wait again
+        while self._recent.overflowed and not self.error and not self._is_closing:
+            self._commit_now.set()
             await self._progress.wait()
-        await self._read_others()
+        await self._wait_for_remote_changes()
 
-    async def _read_others(self) -> None:
+    async def _wait_for_remote_changes(self) -> None:
         """What others appended by now, as far as that takes no longer than anybody would wait."""
-        if not self._backlog.cursor or self.library is None:
+        if not self._queue.cursor or self.store is None:
             return
         try:
-            behind = await self._look(self.library)
+            behind = await self._poll_changes(self.store)
         except StorageError as error:
             log.info("what others said lately is not known: %s", error)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCHING_UP_SECONDS):
-                while self._backlog.has_any(behind) and not self.error:
+            async with asyncio.timeout(CATCH_UP_WAIT_SECONDS):
+                while self._queue.has_any(behind) and not self.error:
                     self.wake(hurry=True)
                     await self._progress.wait()
 
-    async def _look(self, library: Library) -> set[str]:
+    async def _poll_changes(self, library: IndexStore) -> set[str]:
         """What others have changed since: to be read. Raises StorageError."""
-        behind = await self._backlog.look(library)
+        behind = await self._queue.poll_changes(library)
         if behind:
             self._wake.set()
         return behind
 
     async def close(self) -> None:
         """Keeps what it can within a moment."""
-        self._closing = True
+        self._is_closing = True
         self._wake.set()
-        self._hurry.set()
-        self._current.set()
+        self._commit_now.set()
+        self._caught_up.set()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=CLOSING_SECONDS)
+            await asyncio.wait([self._task], timeout=CLOSE_WAIT_SECONDS)
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._show_progress()
+        self._signal_progress()
         try:
-            await self._thread.close(self._close_library)
+            await self._thread.close(self._close_store)
         except Exception as error:
             log.warning("the session index did not close as it should: %s", error)
 
     # ── The task ────────────────────────────────────────────────────────────────────────────
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         failures, commits = 0, 0
-        while not self._closing:
+        while not self._is_closing:
             try:
                 library = await self._open()
                 # What is there can be found meanwhile.
-                await self._rest(failures)
-                await self._keep_up(library)
+                await self._back_off(failures)
+                await self._follow_logs(library)
                 return
-            except DamagedError as error:
+            except DamagedIndexError as error:
                 log.warning("the session index is made anew from the logs: %s", error)
                 self.rebuilds += 1
-                await self._thread.run(self._close_library)
-                await self._thread.run(Library.wipe, self._directory)
+                await self._thread.run(self._close_store)
+                await self._thread.run(IndexStore.wipe, self._directory)
             except Exception as error:
                 log.warning("the session index does not get on: %s", error)
                 self.error = str(error) or type(error).__name__
-                is_open = self.library is not None
-                await self._thread.run(self._close_library)
-                self._show_progress()
+                is_open = self.store is not None
+                await self._thread.run(self._close_store)
+                self._signal_progress()
                 if not is_open:
-                    await self._rest(failures + 1)
+                    await self._back_off(failures + 1)
             failures = failures + 1 if self.commits == commits else 0
             commits = self.commits
 
-    async def _open(self) -> Library:
-        self.library = await self._thread.run(Library, self._directory)
-        self.view = self.library.view()
-        was_complete = await self._thread.run(self._was_complete)
+    async def _open(self) -> IndexStore:
+        self.store = await self._thread.run(IndexStore, self._directory)
+        self.view = self.store.view()
+        was_complete = await self._thread.run(self._take_complete_marker)
         # Where storage is shared, others have gone on since.
-        if was_complete and not await self._thread.run(self.library.manifest.cursor):
-            self._current.set()
-        self._backlog.is_surveyed = False
+        if was_complete and not await self._thread.run(self.store.manifest.load_cursor):
+            self._caught_up.set()
+        self._queue.is_scanned = False
         self._damage = ""
         self.is_verified = False
-        self._show_progress()
-        return self.library
+        self._signal_progress()
+        return self.store
 
-    def _close_library(self) -> None:
-        library, self.library, self.view = self.library, None, None
+    def _close_store(self) -> None:
+        library, self.store, self.view = self.store, None, None
         if library is not None:
             library.close()
-            if self._is_complete and self._directory is not None:
-                (self._directory / COMPLETE).write_text("all logs were read\n")
+            if self._has_read_everything and self._directory is not None:
+                (self._directory / COMPLETE_MARKER).write_text("all logs were read\n")
 
-    def _was_complete(self) -> bool:
+    def _take_complete_marker(self) -> bool:
         """Whether all logs were read when it was last closed. Only once: from now on they grow."""
         if self._directory is None:
             return False
-        mark = self._directory / COMPLETE
+        mark = self._directory / COMPLETE_MARKER
         was_complete = mark.exists()
         mark.unlink(missing_ok=True)
         return was_complete
 
-    async def _rest(self, failures: int) -> None:
+    async def _back_off(self, failures: int) -> None:
         """After some in a row, longer each time; not after the first, which may be the last."""
         seconds = min(FIRST_PAUSE * 2 ** min(failures, 9), LAST_PAUSE) if failures > 1 else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not self._closing:
+                while not self._is_closing:
                     self._wake.clear()
                     await self._wake.wait()
 
-    async def _keep_up(self, library: Library) -> None:
+    async def _follow_logs(self, library: IndexStore) -> None:
         """Until it is closed."""
         verification: asyncio.Future[None] | None = None
         try:
             while True:
                 if self._damage:
-                    raise DamagedError(self._damage)
-                if not self._backlog.is_surveyed:
-                    await self._backlog.survey(library)
+                    raise DamagedIndexError(self._damage)
+                if not self._queue.is_scanned:
+                    await self._queue.scan_all(library)
                 # All changes up to it are in the backlog or in the tail by now, and read below.
-                cursor = self._backlog.cursor
-                await self._round(library)
-                is_current = self._backlog.is_surveyed and not self._backlog
-                if is_current and not self._backlog.unread and library.is_suspect:
-                    await self._thread.run(library.trust)
-                if self._closing:
-                    self._is_complete = is_current and not self._backlog.unread and not self._tail
+                cursor = self._queue.cursor
+                await self._commit_pending(library)
+                is_current = self._queue.is_scanned and not self._queue
+                if is_current and not self._queue.failed_logs and library.is_suspect:
+                    await self._thread.run(library.mark_consistent)
+                if self._is_closing:
+                    self._has_read_everything = (
+                        is_current and not self._queue.failed_logs and not self._recent
+                    )
                     return
                 if is_current:
                     self.error = ""
-                    self._current.set()
-                if self._is_doubted:
-                    self._is_doubted = False
+                    self._caught_up.set()
+                if self._needs_verification:
+                    self._needs_verification = False
                     await self._verify(library)
-                elif not self._backlog and self._backlog.is_surveyed:
-                    if cursor and not self._backlog.unread:
+                elif not self._queue and self._queue.is_scanned:
+                    if cursor and not self._queue.failed_logs:
                         await self._thread.run(library.manifest.set_cursor, cursor)
                     if verification is None:
                         verification = asyncio.ensure_future(self._verify(library))
-                    await self._due(library)
+                    await self._wait_for_work(library)
         finally:
             if verification is not None:
                 verification.cancel()
 
-    async def _due(self, library: Library) -> None:
+    async def _wait_for_work(self, library: IndexStore) -> None:
         """Until there is something to do, and then until it is enough."""
         self._wake.clear()
-        if not self._is_needed():
-            self._is_resting = True
-            await self._rest_until_woken(library)
-            self._is_resting = False
-            if self._backlog:
+        if not self._has_work():
+            self._is_idle = True
+            await self._wait_until_woken(library)
+            self._is_idle = False
+            if self._queue:
                 return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_SECONDS):
-                await self._hurry.wait()
+                await self._commit_now.wait()
 
-    async def _rest_until_woken(self, library: Library) -> None:
+    async def _wait_until_woken(self, library: IndexStore) -> None:
         try:
-            async with asyncio.timeout(AGAIN_SECONDS if self._backlog.unread else None):
-                if self._backlog.cursor:
-                    await self._look_until_woken(library)
+            async with asyncio.timeout(AGAIN_SECONDS if self._queue.failed_logs else None):
+                if self._queue.cursor:
+                    await self._poll_until_woken(library)
                 else:
                     await self._wake.wait()
         except TimeoutError:
-            self._backlog.is_surveyed = False
+            self._queue.is_scanned = False
 
-    async def _look_until_woken(self, library: Library) -> None:
+    async def _poll_until_woken(self, library: IndexStore) -> None:
         while not self._wake.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
                     return
             with contextlib.suppress(StorageError):  # it is away: the next look may find it
-                await self._look(library)
-            if self._backlog:
+                await self._poll_changes(library)
+            if self._queue:
                 return
 
-    def _is_needed(self) -> bool:
-        doubts = self._damage or self._is_doubted
-        return bool(self._tail or self._stale or doubts or not self._backlog.is_surveyed)
+    def _has_work(self) -> bool:
+        doubts = self._damage or self._needs_verification
+        return bool(self._recent or self._stale_logs or doubts or not self._queue.is_scanned)
 
-    async def _verify(self, library: Library) -> None:
+    async def _verify(self, library: IndexStore) -> None:
         """Sees what opening does not: a file whose inside is not what was written."""
         try:
             await asyncio.to_thread(library.verify)
             self.is_verified = True
-        except (DamagedError, OSError) as error:
-            if self.library is library:
+        except (DamagedIndexError, OSError) as error:
+            if self.store is library:
                 self._damage = str(error)
                 self.wake(hurry=True)
 
     # ── Following ───────────────────────────────────────────────────────────────────────────
 
-    async def _round(self, library: Library) -> None:
+    async def _commit_pending(self, library: IndexStore) -> None:
         """What was deleted, what was just said, and some of what is behind, in one commit."""
-        self._hurry.clear()
-        gone, said = self._tail.taken()
-        stale, self._stale = self._stale, set()
-        self._backlog.add(stale)
-        places = await self._thread.run(library.places, list(gone), list(stale), said)
-        are_read = await self._read(library, places)
-        while self._backlog and library.uncommitted < COMMIT_MANY:
-            some = self._backlog.first(LOGS)
-            await self._read(library, await self._thread.run(library.positions, list(some)))
-            self._backlog.remove(some)
-            if self._hurry.is_set():
+        self._commit_now.clear()
+        gone, said = self._recent.begin_commit()
+        stale, self._stale_logs = self._stale_logs, set()
+        self._queue.add(stale)
+        places = await self._thread.run(library.plan_reads, list(gone), list(stale), said)
+        are_read = await self._read_logs(library, places)
+        while self._queue and library.uncommitted < CATCH_UP_MESSAGES:
+            some = self._queue.peek(LOGS_PER_READ)
+            await self._read_logs(
+                library, await self._thread.run(library.find_positions, list(some))
+            )
+            self._queue.remove(some)
+            if self._commit_now.is_set():
                 break
-        rows: list[Row] = []
+        rows: list[IndexedConversation] = []
         if library.is_dirty:
-            self._is_swollen = self._is_swollen or library.uncommitted >= COMMIT_MANY
+            self._has_excess_memory = (
+                self._has_excess_memory or library.uncommitted >= CATCH_UP_MESSAGES
+            )
             self.view, rows = await self._thread.run(library.commit)
             self.commits += 1
             self.error = ""
-        self._tail.committed(gone, rows)
-        self._show_progress()
-        await self._thread.run(library.let_go)
-        if self._is_swollen and not self._backlog:
-            self._is_swollen = False
-            await asyncio.to_thread(give_back)
+        self._recent.finish_commit(gone, rows)
+        self._signal_progress()
+        await self._thread.run(library.release_old_files)
+        if self._has_excess_memory and not self._queue:
+            self._has_excess_memory = False
+            await asyncio.to_thread(trim_malloc)
         if are_read:
-            await self._settle(library, said)
+            await self._drop_missing(library, said)
 
-    async def _read(self, library: Library, positions: dict[str, int]) -> bool:
+    async def _read_logs(self, library: IndexStore, positions: dict[str, int]) -> bool:
         """These logs, each from its position to its end. False when one could not be read.
 
         Raises StorageUnavailableError: then none can, and all are looked at again later.
         """
         are_read = True
         while positions:
-            some = [(handle, positions.pop(handle)) for handle in list(positions)[:LOGS]]
-            taken: list[tuple[str, Followed | None, bool]] = []
-            found = await self._storage.follow(some, LOG_BYTES)
+            some = [(handle, positions.pop(handle)) for handle in list(positions)[:LOGS_PER_READ]]
+            taken: list[tuple[str, RecordSlice | None, bool]] = []
+            found = await self._storage.read_new_records(some, BYTES_PER_READ)
             for (handle, _), followed in zip(some, found, strict=True):
                 if isinstance(followed, StorageUnavailableError):
                     raise followed
                 if isinstance(followed, StorageError):
-                    self._backlog.put_off(handle, followed)
+                    self._queue.mark_failed(handle, followed)
                     are_read = False
                     continue
-                self._backlog.was_read(handle)
+                self._queue.mark_read(handle)
                 agent = followed.pair.agent if followed is not None else ""
                 taken.append((handle, followed, self._index_tool_results(agent)))
-            positions |= await self._thread.run(library.take_all, taken)
+            positions |= await self._thread.run(library.ingest_all, taken)
         return are_read
 
-    async def _settle(self, library: Library, said: list[Pair]) -> None:
+    async def _drop_missing(self, library: IndexStore, said: list[Pair]) -> None:
         """What the tail has that no log has, after all were read: gone without our being told.
 
         First all logs are looked through, since one may be called otherwise than we thought.
         """
-        left = self._tail.left(said)
-        unknown = set(await self._thread.run(library.unknown, left)) if left else set()
-        missing = unknown - self._missing
+        left = self._recent.find_uncovered(said)
+        unknown = set(await self._thread.run(library.find_unknown, left)) if left else set()
+        missing = unknown - self._missing_logs
         for pair in set(left) - missing:
-            self._tail.drop(pair)
-        self._missing = missing
+            self._recent.discard(pair)
+        self._missing_logs = missing
         if missing:
-            self._backlog.is_surveyed = False
+            self._queue.is_scanned = False
 
-    def _show_progress(self) -> None:
+    def _signal_progress(self) -> None:
         """To those who wait for any."""
-        self._tried.set()
+        self._open_attempted.set()
         self._progress.set()
         self._progress = asyncio.Event()

@@ -10,7 +10,7 @@ MAX_WINDOW_ITEMS = 16
 MAX_SNIPPET_BYTES = 1024
 
 
-class Scope(msgspec.Struct, frozen=True):
+class SearchScope(msgspec.Struct, frozen=True):
     """Whose conversations may be found: None leaves it open. To decide it is the caller's part."""
 
     agent: str | None = None
@@ -43,7 +43,7 @@ class SessionHit(msgspec.Struct, frozen=True):
     window: tuple[WindowItem, ...]
 
 
-def bounded_window(before: int, after: int) -> tuple[int, int]:
+def clamp_window(before: int, after: int) -> tuple[int, int]:
     """As many around a message as may be shown, taken from both sides alike."""
     room = MAX_WINDOW_ITEMS - 1
     before, after = min(max(before, 0), room), min(max(after, 0), room)

@@ -11,31 +11,31 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.storage import MessageRecord, Pair, Place, Record, Storage
+from crabtalk.storage import MessageRecord, Pair, Record, Storage, WindowRequest
 
-from .document import in_utc
-from .follower import Follower
-from .hit import MAX_HITS, Scope, SessionHit, bounded_window
-from .library import Library, View
-from .ranking import Candidate, Ranking
-from .shelf import DamagedError
-from .tail import Tail
-from .terms import Query, query_of
-from .window import matches, window_of
+from .document import to_utc
+from .follower import LogIndexer
+from .hit import MAX_HITS, SearchScope, SessionHit, clamp_window
+from .library import IndexStore, IndexView
+from .ranking import ConversationRanking, HitCandidate
+from .shelf import DamagedIndexError
+from .tail import RecentMessages
+from .terms import SearchQuery, parse_query
+from .window import build_window, matches_query
 
 # Text in which matches are found so quickly that no thread is needed for it, in characters.
-SHORT = 128 * 1024
+INLINE_MATCH_CHARACTERS = 128 * 1024
 
 
-def never(agent: str) -> bool:
+def exclude_tool_results(agent: str) -> bool:
     return False
 
 
-class Statistics(msgspec.Struct, frozen=True):
+class SessionIndexStatistics(msgspec.Struct, frozen=True):
     """What the index is about."""
 
     messages: int  # that can be found, those in the tail included
-    in_tail: int
+    uncommitted: int
     logs_behind: int  # still to be read, as far as is known
     commits: int
     rebuilds: int
@@ -56,43 +56,43 @@ class SessionIndex:
         storage: Storage,
         directory: Path | None = None,
         *,
-        index_tool_results: Callable[[str], bool] = never,
+        index_tool_results: Callable[[str], bool] = exclude_tool_results,
     ) -> None:
         self._storage = storage
         self._index_tool_results = index_tool_results
-        self._tail = Tail()
-        self._follower = Follower(storage, directory, self._tail, index_tool_results)
+        self._recent = RecentMessages()
+        self._indexer = LogIndexer(storage, directory, self._recent, index_tool_results)
 
     # ── What the runtime tells ──────────────────────────────────────────────────────────────
 
-    def appended(self, pair: Pair, records: Sequence[Record]) -> None:
+    def add_records(self, pair: Pair, records: Sequence[Record]) -> None:
         """These are kept: they can be found from now on."""
-        self._tail.add(pair, records, tool_results=self._index_tool_results(pair.agent))
-        self._follower.wake()
+        self._recent.add(pair, records, tool_results=self._index_tool_results(pair.agent))
+        self._indexer.wake()
 
-    def deleted(self, pair: Pair) -> None:
+    def remove_conversation(self, pair: Pair) -> None:
         """It is gone: nothing of it can be found from now on."""
-        self._tail.delete(pair)
-        self._follower.wake()
+        self._recent.delete(pair)
+        self._indexer.wake()
 
-    def refresh(self) -> None:
+    def rescan(self) -> None:
         """Looks through the logs again: agents may have changed what is to be found."""
-        self._follower.survey()
+        self._indexer.rescan()
 
     def start(self) -> None:
         """Opens in the background what is there, and catches up with the logs. Once."""
-        self._follower.start()
+        self._indexer.start()
 
-    def statistics(self) -> Statistics:
-        follower, tail = self._follower, self._tail
+    def statistics(self) -> SessionIndexStatistics:
+        follower, tail = self._indexer, self._recent
         shelved = follower.view.totals.documents if follower.view is not None else 0
-        return Statistics(
+        return SessionIndexStatistics(
             messages=shelved + tail.messages,
-            in_tail=tail.messages,
-            logs_behind=follower.behind,
+            uncommitted=tail.messages,
+            logs_behind=follower.logs_behind,
             commits=follower.commits,
             rebuilds=follower.rebuilds,
-            is_open=follower.library is not None,
+            is_open=follower.store is not None,
             is_current=follower.is_current,
             is_verified=follower.is_verified,
             error=follower.error,
@@ -100,7 +100,7 @@ class SessionIndex:
 
     async def close(self) -> None:
         """Keeps what it can within a moment; the rest is in the logs, and read next time."""
-        await self._follower.close()
+        await self._indexer.close()
 
     # ── Searching ───────────────────────────────────────────────────────────────────────────
 
@@ -108,7 +108,7 @@ class SessionIndex:
         self,
         query: str,
         *,
-        scope: Scope,
+        scope: SearchScope,
         limit: int = 5,
         before: int = 4,
         after: int = 4,
@@ -120,68 +120,74 @@ class SessionIndex:
         Whatever was appended before is looked at, committed or not; while old logs are being read
         for the first time, those not read yet are not. Cancelled, it leaves nothing behind.
         """
-        asked = query_of(query)
+        asked = parse_query(query)
         if not asked:
             return []
-        await self._follower.opened()
-        await self._follower.caught_up()
+        await self._indexer.wait_until_open()
+        await self._indexer.wait_until_current()
         limit = min(max(limit, 1), MAX_HITS)
-        candidates = await self._ranked(asked, scope, (stamp(since), stamp(until)), limit)
+        candidates = await self._rank(
+            asked, scope, (to_milliseconds(since), to_milliseconds(until)), limit
+        )
         hits: list[SessionHit] = []
         while candidates and len(hits) < limit:
             some, candidates = candidates[: limit - len(hits)], candidates[limit - len(hits) :]
-            hits += await self._looked_at(some, asked, *bounded_window(before, after))
+            hits += await self._load_hits(some, asked, *clamp_window(before, after))
         return hits
 
-    async def _ranked(
-        self, query: Query, scope: Scope, times: tuple[int | None, int | None], limit: int
-    ) -> list[Candidate]:
-        library, view = self._follower.library, self._follower.view
-        tail, gone = self._tail.snapshot()
+    async def _rank(
+        self,
+        query: SearchQuery,
+        scope: SearchScope,
+        times: tuple[int | None, int | None],
+        limit: int,
+    ) -> list[HitCandidate]:
+        library, view = self._indexer.store, self._indexer.view
+        tail, gone = self._recent.snapshot()
 
-        def rank(library: Library, view: View) -> list[Candidate]:
-            ranking = Ranking(query, scope, times, view, library.manifest, tail, gone)
-            return ranking.candidates(limit)
+        def rank(library: IndexStore, view: IndexView) -> list[HitCandidate]:
+            ranking = ConversationRanking(query, scope, times, view, library.manifest, tail, gone)
+            return ranking.find_candidates(limit)
 
         if library is not None and view is not None:
             try:
                 return await asyncio.to_thread(rank, library, view)
-            except DamagedError as error:
-                self._follower.has_failed(library, str(error))
+            except DamagedIndexError as error:
+                self._indexer.report_failure(library, str(error))
         # What was just said can be found in any case.
-        return await asyncio.to_thread(lambda: rank(nothing := Library(None), nothing.view()))
+        return await asyncio.to_thread(lambda: rank(nothing := IndexStore(None), nothing.view()))
 
-    async def _looked_at(
-        self, candidates: list[Candidate], query: Query, before: int, after: int
+    async def _load_hits(
+        self, candidates: list[HitCandidate], query: SearchQuery, before: int, after: int
     ) -> list[SessionHit]:
         """As their logs have them. What is not there any more is none."""
-        windows = await self._storage.windows(
-            [Place(c.handle, c.message_id, c.position, before, after) for c in candidates]
+        windows = await self._storage.read_windows(
+            [WindowRequest(c.handle, c.message_id, c.position, before, after) for c in candidates]
         )
 
         def show() -> list[SessionHit | None]:
             return [
-                hit_of(candidate, window, query, self._index_tool_results(candidate.meta.agent))
+                build_hit(candidate, window, query, self._index_tool_results(candidate.meta.agent))
                 for candidate, window in zip(candidates, windows, strict=True)
             ]
 
         size = sum(len(each.message.text) for window in windows for each in window)
-        found = show() if size < SHORT else await asyncio.to_thread(show)
+        found = show() if size < INLINE_MATCH_CHARACTERS else await asyncio.to_thread(show)
         for candidate, hit in zip(candidates, found, strict=True):
             if hit is None:
-                self._follower.is_stale(candidate.handle)
+                self._indexer.mark_stale(candidate.handle)
         return [hit for hit in found if hit is not None]
 
 
-def hit_of(
-    candidate: Candidate, window: Sequence[MessageRecord], query: Query, tool_results: bool
+def build_hit(
+    candidate: HitCandidate, window: Sequence[MessageRecord], query: SearchQuery, tool_results: bool
 ) -> SessionHit | None:
     """None when the log does not have what was found in it."""
     number, meta = candidate.message_id, candidate.meta
     matched = next((each.message for each in window if each.id == number), None)
     if matched is None:
         return None
-    if candidate.by_message and not matches(matched, query, tool_results=tool_results):
+    if candidate.is_message_match and not matches_query(matched, query, tool_results=tool_results):
         return None
     return SessionHit(
         handle=candidate.handle,
@@ -193,10 +199,10 @@ def hit_of(
         message_count=meta.message_count,
         score=candidate.score,
         message_id=number,
-        window=window_of(window, number, query, tool_results=tool_results),
+        window=build_window(window, number, query, tool_results=tool_results),
     )
 
 
-def stamp(at: datetime | None) -> int | None:
+def to_milliseconds(at: datetime | None) -> int | None:
     """In milliseconds since 1970, as documents have it."""
-    return None if at is None else max(0, int(in_utc(at).timestamp() * 1000))
+    return None if at is None else max(0, int(to_utc(at).timestamp() * 1000))

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from crabtalk.storage import Meta, Pair
+from crabtalk.storage import ConversationMeta, Pair
 
-from .shelf import DamagedError
+from .shelf import DamagedIndexError
 
 if TYPE_CHECKING:  # imported late, like tantivy
     import sqlite3
 
 # Of what the shelves hold and how it got there: another one is made anew.
 VERSION = "2"
-REMEMBERED = 4096
+MAX_CACHED_NUMBERS = 4096
 # What SQLite says of the file's surroundings rather than of the file: permissions, locks, reading,
 # writing, a full disk.
-PASSING = {3, 5, 6, 8, 10, 13, 14}
+TRANSIENT_ERROR_CODES = {3, 5, 6, 8, 10, 13, 14}
 TABLES = """
     CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS conversations (
@@ -53,7 +53,7 @@ TABLES = """
 """
 
 
-class Row(msgspec.Struct):
+class IndexedConversation(msgspec.Struct):
     """A conversation, as far as it was read."""
 
     number: int
@@ -81,8 +81,8 @@ class Row(msgspec.Struct):
         return Pair(self.agent, self.sender)
 
     @property
-    def meta(self) -> Meta:
-        return Meta(
+    def meta(self) -> ConversationMeta:
+        return ConversationMeta(
             self.agent,
             self.sender,
             created_at=self.created_at,
@@ -92,7 +92,7 @@ class Row(msgspec.Struct):
         )
 
 
-class Totals(msgspec.Struct):
+class IndexTotals(msgspec.Struct):
     """Of all conversations: what BM25 needs to know besides the shelves' own numbers."""
 
     documents: int = 0
@@ -102,7 +102,7 @@ class Totals(msgspec.Struct):
     summaries: int = 0
     summary_length: int = 0
 
-    def count(self, row: Row, sign: int) -> None:
+    def add_conversation(self, row: IndexedConversation, sign: int) -> None:
         self.documents += sign * row.documents
         self.length += sign * row.length
         self.titles += sign * (row.title_length > 0)
@@ -111,33 +111,33 @@ class Totals(msgspec.Struct):
         self.summary_length += sign * row.summary_length
 
 
-COLUMNS = Row.__struct_fields__
-SELECT = f"SELECT {', '.join(COLUMNS)} FROM conversations"  # noqa: S608
+COLUMNS = IndexedConversation.__struct_fields__
+SELECT_CONVERSATION = f"SELECT {', '.join(COLUMNS)} FROM conversations"  # noqa: S608
 SELECT_META = (
     "SELECT number, handle, agent, sender, created_at, title, updated_at, message_count "
     "FROM conversations"
 )
-UPSERT = (
+UPSERT_CONVERSATION = (
     f"INSERT OR REPLACE INTO conversations ({', '.join(COLUMNS)}) "  # noqa: S608
     f"VALUES ({', '.join('?' * len(COLUMNS))})"
 )
 
 
-class Manifest:
+class IndexManifest:
     def __init__(self, file: Path | None) -> None:
         """Raises DamagedError for one that cannot be read, or that is of another version."""
         import sqlite3
 
         self._lock = threading.Lock()
-        self._numbers: dict[Pair, int] = {}
-        self._failure = sqlite3.Error
+        self._number_cache: dict[Pair, int] = {}
+        self._sqlite_error = sqlite3.Error
         self._file = file
         try:
             self._connection = sqlite3.connect(
                 file or ":memory:", check_same_thread=False, isolation_level=None
             )
         except sqlite3.Error as error:
-            raise DamagedError(f"the manifest cannot be opened: {error}") from None
+            raise DamagedIndexError(f"the manifest cannot be opened: {error}") from None
         try:
             self._prepare()
         except BaseException:
@@ -145,72 +145,74 @@ class Manifest:
             raise
 
     def _prepare(self) -> None:
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             # After a power cut a few commits may be missing, which is as if they never were.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(TABLES)
-            version = fact(connection, "version")
+            version = read_fact(connection, "version")
             if version is None:
-                connection.execute(*setting("version", VERSION))
+                connection.execute(*build_fact_upsert("version", VERSION))
             elif version != VERSION:
-                raise DamagedError(f"the index is of version {version}, not {VERSION}")
-            self.next_number = int(fact(connection, "next_number") or 1)
-            self.stamps: list[int] = [int(n) for n in (fact(connection, "stamps") or "").split()]
-            totals = fact(connection, "totals")
-            self.totals = msgspec.json.decode(totals, type=Totals) if totals else Totals()
+                raise DamagedIndexError(f"the index is of version {version}, not {VERSION}")
+            self.next_number = int(read_fact(connection, "next_number") or 1)
+            self.stamps: list[int] = [
+                int(n) for n in (read_fact(connection, "stamps") or "").split()
+            ]
+            totals = read_fact(connection, "totals")
+            self.totals = msgspec.json.decode(totals, type=IndexTotals) if totals else IndexTotals()
 
     @contextlib.contextmanager
-    def _using(self) -> "Iterator[sqlite3.Connection]":
+    def _locked_connection(self) -> "Iterator[sqlite3.Connection]":
         with self._lock:
             try:
                 yield self._connection
-            except (self._failure, msgspec.MsgspecError, ValueError) as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF in PASSING:
+            except (self._sqlite_error, msgspec.MsgspecError, ValueError) as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF in TRANSIENT_ERROR_CODES:
                     raise OSError(f"the manifest cannot be used: {error}") from None
-                raise DamagedError(f"the manifest cannot be used: {error}") from None
+                raise DamagedIndexError(f"the manifest cannot be used: {error}") from None
 
-    def row(self, number: int) -> Row | None:
-        return self._one("number = ?", number)
+    def find_by_number(self, number: int) -> IndexedConversation | None:
+        return self._find_one("number = ?", number)
 
-    def metas(self, numbers: Sequence[int]) -> dict[int, tuple[str, Meta]]:
+    def load_metas(self, numbers: Sequence[int]) -> dict[int, tuple[str, ConversationMeta]]:
         """By number, of those that there are: the handle, and what is shown of a conversation."""
         marks = ", ".join("?" * len(numbers))
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             found = connection.execute(f"{SELECT_META} WHERE number IN ({marks})", numbers)
-            return {number: (handle, Meta(*rest)) for number, handle, *rest in found}
+            return {number: (handle, ConversationMeta(*rest)) for number, handle, *rest in found}
 
-    def number_of(self, pair: Pair) -> int | None:
+    def find_number(self, pair: Pair) -> int | None:
         """The same as of the row, without reading one where much is said."""
-        if (number := self._numbers.get(pair)) is not None:
+        if (number := self._number_cache.get(pair)) is not None:
             return number
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             query = "SELECT number FROM conversations WHERE agent = ? AND sender = ?"
-            found = connection.execute(query, tuple(map(kept, pair))).fetchone()
+            found = connection.execute(query, tuple(map(replace_surrogates, pair))).fetchone()
             if found is None:
                 return None
-            self._remember(pair, found[0])
+            self._cache_number(pair, found[0])
             return int(found[0])
 
-    def _remember(self, pair: Pair, number: int) -> None:
-        if len(self._numbers) >= REMEMBERED:
-            self._numbers.clear()
-        self._numbers[pair] = number
+    def _cache_number(self, pair: Pair, number: int) -> None:
+        if len(self._number_cache) >= MAX_CACHED_NUMBERS:
+            self._number_cache.clear()
+        self._number_cache[pair] = number
 
-    def of_pair(self, pair: Pair) -> Row | None:
-        return self._one("agent = ? AND sender = ?", *map(kept, pair))
+    def find_by_pair(self, pair: Pair) -> IndexedConversation | None:
+        return self._find_one("agent = ? AND sender = ?", *map(replace_surrogates, pair))
 
-    def of_handle(self, handle: str) -> Row | None:
-        return self._one("handle = ?", handle)
+    def find_by_handle(self, handle: str) -> IndexedConversation | None:
+        return self._find_one("handle = ?", handle)
 
-    def _one(self, where: str, *values: Any) -> Row | None:
-        with self._using() as connection:
-            found = connection.execute(f"{SELECT} WHERE {where}", values).fetchone()
-        return Row(*found) if found is not None else None
+    def _find_one(self, where: str, *values: Any) -> IndexedConversation | None:
+        with self._locked_connection() as connection:
+            found = connection.execute(f"{SELECT_CONVERSATION} WHERE {where}", values).fetchone()
+        return IndexedConversation(*found) if found is not None else None
 
-    def read_so_far(self) -> dict[str, tuple[int, str, bool]]:
+    def load_read_state(self) -> dict[str, tuple[int, str, bool]]:
         """By handle: version, agent, and whether tool results are in."""
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             return {
                 handle: (version, agent, bool(tool_results))
                 for handle, version, agent, tool_results in connection.execute(
@@ -218,50 +220,52 @@ class Manifest:
                 )
             }
 
-    def agents(self) -> list[tuple[str, bool]]:
+    def list_agents(self) -> list[tuple[str, bool]]:
         """Whose conversations there are, with tool results or without."""
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             query = "SELECT DISTINCT agent, tool_results FROM conversations"
             return [(agent, bool(results)) for agent, results in connection.execute(query)]
 
-    def cursor(self) -> str:
+    def load_cursor(self) -> str:
         """Up to which what others changed is in the index, as storage says it."""
-        with self._using() as connection:
-            return fact(connection, "cursor") or ""
+        with self._locked_connection() as connection:
+            return read_fact(connection, "cursor") or ""
 
     def set_cursor(self, cursor: str) -> None:
-        with self._using() as connection:
-            connection.execute(*setting("cursor", cursor))
+        with self._locked_connection() as connection:
+            connection.execute(*build_fact_upsert("cursor", cursor))
 
     def remove(self, numbers: list[int]) -> None:
         """These are gone, though the shelves may have them until they are committed."""
         totals = msgspec.structs.replace(self.totals)
-        rows = [row for row in map(self.row, numbers) if row is not None]
+        rows = [row for row in map(self.find_by_number, numbers) if row is not None]
         for row in rows:
-            totals.count(row, -1)
+            totals.add_conversation(row, -1)
         marks = [(number,) for number in numbers]
-        with self._using() as connection, transaction(connection):
-            connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
+        with self._locked_connection() as connection, begin_transaction(connection):
+            connection.execute(*build_fact_upsert("totals", msgspec.json.encode(totals).decode()))
             connection.executemany("DELETE FROM conversations WHERE number = ?", marks)
             connection.executemany("INSERT OR IGNORE INTO removals VALUES (?)", marks)
             for row in rows:
-                self._numbers.pop(row.pair, None)
+                self._number_cache.pop(row.pair, None)
 
-    def removals(self) -> list[int]:
+    def list_removals(self) -> list[int]:
         """What shelves may still have of those removed."""
-        with self._using() as connection:
+        with self._locked_connection() as connection:
             return [number for (number,) in connection.execute("SELECT number FROM removals")]
 
-    def commit(self, rows: list[Row], totals: Totals, stamps: list[int]) -> None:
+    def commit(
+        self, rows: list[IndexedConversation], totals: IndexTotals, stamps: list[int]
+    ) -> None:
         """That the shelves, by their stamps, are this far."""
-        with self._using() as connection, transaction(connection):
+        with self._locked_connection() as connection, begin_transaction(connection):
             connection.execute("DELETE FROM removals")
-            connection.executemany(UPSERT, map(values_of, rows))
-            connection.execute(*setting("next_number", self.next_number))
-            connection.execute(*setting("stamps", " ".join(map(str, stamps))))
-            connection.execute(*setting("totals", msgspec.json.encode(totals).decode()))
+            connection.executemany(UPSERT_CONVERSATION, map(to_column_values, rows))
+            connection.execute(*build_fact_upsert("next_number", self.next_number))
+            connection.execute(*build_fact_upsert("stamps", " ".join(map(str, stamps))))
+            connection.execute(*build_fact_upsert("totals", msgspec.json.encode(totals).decode()))
             for row in rows:
-                self._remember(row.pair, row.number)
+                self._cache_number(row.pair, row.number)
         self.totals = totals
         self.stamps = stamps
 
@@ -277,7 +281,7 @@ class Manifest:
         except sqlite3.DatabaseError as error:
             found = str(error)
         if found != "ok":
-            raise DamagedError(f"the manifest is damaged: {found}")
+            raise DamagedIndexError(f"the manifest is damaged: {found}")
 
     def close(self) -> None:
         with self._lock:
@@ -285,7 +289,7 @@ class Manifest:
 
 
 @contextlib.contextmanager
-def transaction(connection: "sqlite3.Connection") -> Iterator[None]:
+def begin_transaction(connection: "sqlite3.Connection") -> Iterator[None]:
     connection.execute("BEGIN")
     try:
         yield
@@ -295,19 +299,21 @@ def transaction(connection: "sqlite3.Connection") -> Iterator[None]:
         raise
 
 
-def fact(connection: "sqlite3.Connection", name: str) -> Any:
+def read_fact(connection: "sqlite3.Connection", name: str) -> Any:
     row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     return row[0] if row is not None else None
 
 
-def setting(name: str, value: int | str) -> tuple[str, tuple[str, int | str]]:
+def build_fact_upsert(name: str, value: int | str) -> tuple[str, tuple[str, int | str]]:
     return "INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value)
 
 
-def values_of(row: Row) -> tuple[Any, ...]:
-    return tuple(kept(v) if isinstance(v, str) else v for v in msgspec.structs.astuple(row))
+def to_column_values(row: IndexedConversation) -> tuple[Any, ...]:
+    return tuple(
+        replace_surrogates(v) if isinstance(v, str) else v for v in msgspec.structs.astuple(row)
+    )
 
 
-def kept(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """As UTF-8 can hold it; half a surrogate pair it cannot."""
     return text.encode(errors="replace").decode()

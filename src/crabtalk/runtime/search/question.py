@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from .terms import Phrase, Query
+from .terms import Phrase, SearchQuery
 
 if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
     import tantivy
@@ -11,10 +11,10 @@ if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
     Clauses = list[tuple[tantivy.Occur, tantivy.Query]]
 
 # Conversations to look among, below which a set of them is not worth its price.
-A_FEW = 100
+MAX_BOOLEAN_CLAUSES = 100
 
 
-class Filters(NamedTuple):
+class QueryFilters(NamedTuple):
     """Numbers that documents must bear, or may not."""
 
     agent: int | None = None
@@ -25,49 +25,53 @@ class Filters(NamedTuple):
     without: Sequence[int] = ()
 
 
-class Question:
+class CompiledQuery:
     """A document has one of the weights: so it is a question of its own for each."""
 
     def __init__(
         self,
         schema: "tantivy.Schema",
         marks: dict[float, str],
-        query: Query,
+        query: SearchQuery,
         factors: dict[Phrase, list[float]],
     ) -> None:
         """Each part counts as many times as its factor says, for each of the weights."""
         from tantivy import Occur
 
         self._schema = schema
-        self._kinds: list[Clauses] = []
+        self._clauses_by_weight: list[Clauses] = []
         self._has_phrases = bool(query.phrases)
         for number, (weight, mark) in enumerate(marks.items()):
             phrases = {phrase: weight * factors[phrase][number] for phrase in query.phrases}
             words = {(word,): weight * factors[word,][number] for word in query.words}
             if all(phrases.values()):
-                clauses = [(Occur.Must, self._part(*each, mark)) for each in phrases.items()]
+                clauses = [
+                    (Occur.Must, self._boosted_phrase(*each, mark)) for each in phrases.items()
+                ]
                 found = ((word, factor) for word, factor in words.items() if factor)
-                clauses += [(Occur.Should, self._part(*each, mark)) for each in found]
-                self._kinds.append(clauses)
+                clauses += [(Occur.Should, self._boosted_phrase(*each, mark)) for each in found]
+                self._clauses_by_weight.append(clauses)
 
     def __bool__(self) -> bool:
         """Whether anything can be found."""
-        return any(self._kinds)
+        return any(self._clauses_by_weight)
 
-    def limited(self, filters: Filters) -> "tantivy.Query":
+    def build(self, filters: QueryFilters) -> "tantivy.Query":
         import tantivy
         from tantivy import Occur
 
         make = tantivy.Query
-        limits = self._limits(filters)
+        limits = self._filter_clauses(filters)
         if self._has_phrases:
-            kinds = [make.boolean_query([*clauses, *limits]) for clauses in self._kinds]
+            kinds = [make.boolean_query([*clauses, *limits]) for clauses in self._clauses_by_weight]
             return make.boolean_query([(Occur.Should, kind) for kind in kinds])
-        words = make.boolean_query([clause for clauses in self._kinds for clause in clauses])
+        words = make.boolean_query(
+            [clause for clauses in self._clauses_by_weight for clause in clauses]
+        )
         # Beside what must be, what may be is left out: so that one of the words must be.
         return make.boolean_query([(Occur.Must, words), *limits]) if limits else words
 
-    def _part(self, phrase: Phrase, factor: float, mark: str) -> "tantivy.Query":
+    def _boosted_phrase(self, phrase: Phrase, factor: float, mark: str) -> "tantivy.Query":
         import tantivy
 
         make = tantivy.Query
@@ -79,7 +83,7 @@ class Question:
         )
         return make.boost_query(made, factor)
 
-    def _limits(self, filters: Filters) -> "Clauses":
+    def _filter_clauses(self, filters: QueryFilters) -> "Clauses":
         import tantivy
         from tantivy import FieldType, Occur
 
@@ -91,22 +95,22 @@ class Question:
         if filters.sender is not None:
             must.append(make.term_query(schema, "sender", filters.sender))
         if filters.among is not None:
-            must.append(self._any_of(filters.among))
+            must.append(self._any_conversation(filters.among))
         if filters.since is not None or filters.until is not None:
             times = filters.since, filters.until
             must.append(make.range_query(schema, "at", FieldType.Unsigned, *times))
         limits = [(Occur.Must, make.const_score_query(query, 0.0)) for query in must]
         if filters.without:
-            limits.append((Occur.MustNot, self._any_of(filters.without)))
+            limits.append((Occur.MustNot, self._any_conversation(filters.without)))
         return limits
 
-    def _any_of(self, conversations: Sequence[int]) -> "tantivy.Query":
+    def _any_conversation(self, conversations: Sequence[int]) -> "tantivy.Query":
         """A set costs the same however small it is; a few are cheaper one by one."""
         import tantivy
         from tantivy import Occur
 
         make = tantivy.Query
-        if len(conversations) > A_FEW:
+        if len(conversations) > MAX_BOOLEAN_CLAUSES:
             return make.term_set_query(self._schema, "conversation", conversations)
         each = (make.term_query(self._schema, "conversation", number) for number in conversations)
         return make.boolean_query([(Occur.Should, query) for query in each])

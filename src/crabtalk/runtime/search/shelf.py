@@ -15,43 +15,43 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .question import Filters, Question
-from .terms import Phrase, Query, Terms
+from .question import CompiledQuery, QueryFilters
+from .terms import Phrase, SearchQuery, TextTerms
 
 if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
     import tantivy
 
 # What documents wait in before they become a segment: enough for what a rebuild commits at once,
 # since each segment more makes every query slower.
-HEAP = 40_000_000
-MERGING_SECONDS = 2.0
+WRITER_HEAP_BYTES = 40_000_000
+MERGE_WAIT_SECONDS = 2.0
 # Documents handed over at once.
-AT_ONCE = 256
-LARGEST_ID = 0xFFFF_FFFF
+DOCUMENTS_PER_BATCH = 256
+MAX_MESSAGE_ID = 0xFFFF_FFFF
 # Each file of a segment ends with a JSON object that has its checksum, that object's length, and
 # this number.
 FOOTER = struct.Struct("<II")
-MAGIC = 1337
-CHUNK = 1024 * 1024
-PARTS = ("fast", "fieldnorm", "idx", "pos", "store", "term")
+FOOTER_MAGIC = 1337
+READ_BYTES = 1024 * 1024
+SEGMENT_SUFFIXES = ("fast", "fieldnorm", "idx", "pos", "store", "term")
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
+class IndexHit(msgspec.Struct, frozen=True, gc=False):
     score: float
     conversation: int
     id: int
     address: "tantivy.DocAddress"
 
 
-class DamagedError(Exception):
+class DamagedIndexError(Exception):
     """The index cannot be read; it has to be made anew."""
 
 
-def uid_of(conversation: int, number: int) -> int:
-    return conversation << 32 | min(number, LARGEST_ID)
+def make_uid(conversation: int, number: int) -> int:
+    return conversation << 32 | min(number, MAX_MESSAGE_ID)
 
 
-class TellingDamage:
+class TantivyErrorConverter:
     """What tantivy says of files it cannot make sense of, as a DamagedError."""
 
     def __enter__(self) -> None:
@@ -59,16 +59,16 @@ class TellingDamage:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ValueError | OSError):
-            raise DamagedError(str(error)) from None
+            raise DamagedIndexError(str(error)) from None
         # How a panic arrives here; its class cannot be imported.
         if error is not None and type(error).__name__ == "PanicException":
-            raise DamagedError(f"tantivy panicked: {error}") from None
+            raise DamagedIndexError(f"tantivy panicked: {error}") from None
 
 
-telling_damage = TellingDamage()
+converting_tantivy_errors = TantivyErrorConverter()
 
 
-class Shelf:
+class TantivyIndex:
     def __init__(self, directory: Path | None, weights: Sequence[float]) -> None:
         """Opens what is there, or begins. Raises DamagedError; without a directory, never.
 
@@ -78,22 +78,22 @@ class Shelf:
         import tantivy
 
         self._directory = directory
-        self._marks = dict(zip(weights, ascii_lowercase, strict=False))
-        self._schema = schema_of(tantivy.SchemaBuilder())
+        self._weight_marks = dict(zip(weights, ascii_lowercase, strict=False))
+        self._schema = build_schema(tantivy.SchemaBuilder())
         self._writer: tantivy.IndexWriter | None = None
-        self._waiting: list[str] = []
+        self._pending_documents: list[str] = []
         self._is_closed = False
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_files(directory)
-        self._index = self._reading = self._open()
-        self._resting: tantivy.Index | None = None
-        self._searcher = self._reading.searcher()
+        self._index = self._reader_index = self._open()
+        self._idle_reader_index: tantivy.Index | None = None
+        self._searcher = self._reader_index.searcher()
 
     def _open(self) -> "tantivy.Index":
         import tantivy
 
-        with telling_damage:
+        with converting_tantivy_errors:
             path = str(self._directory) if self._directory is not None else None
             index = tantivy.Index(self._schema, path=path)
             splitting = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
@@ -114,7 +114,7 @@ class Shelf:
     @property
     def writer(self) -> "tantivy.IndexWriter":
         if self._writer is None:
-            self._writer = self._index.writer(HEAP, 1)
+            self._writer = self._index.writer(WRITER_HEAP_BYTES, 1)
             # What a crash left behind half made.
             self._writer.garbage_collect_files()
         return self._writer
@@ -122,7 +122,7 @@ class Shelf:
     def add(
         self,
         uid: int,
-        terms: Terms,
+        terms: TextTerms,
         weight: float,
         at: int,
         position: int,
@@ -130,82 +130,82 @@ class Shelf:
         sender: int,
     ) -> None:
         # As JSON, which is taken over in one step; in letters and digits nothing is to be escaped.
-        self._waiting.append(
-            f'{{"body":"{terms.body(self._marks[weight])}","every":0,"uid":{uid},'
+        self._pending_documents.append(
+            f'{{"body":"{terms.body(self._weight_marks[weight])}","every":0,"uid":{uid},'
             f'"conversation":{uid >> 32},"agent":{agent},"sender":{sender},"at":{at},'
             f'"position":{position}}}'
         )
-        if len(self._waiting) >= AT_ONCE:
-            self._hand_over()
+        if len(self._pending_documents) >= DOCUMENTS_PER_BATCH:
+            self._flush_documents()
 
-    def _hand_over(self) -> None:
+    def _flush_documents(self) -> None:
         """To the engine's own thread, which is then woken once for many."""
         add = self.writer.add_json
-        for document in self._waiting:
+        for document in self._pending_documents:
             add(document)
-        self._waiting.clear()
+        self._pending_documents.clear()
 
     def remove(self, conversation: int) -> None:
         import tantivy
 
-        self._hand_over()  # what comes after a removal stays
+        self._flush_documents()  # what comes after a removal stays
         # Not by term: a number is taken for a signed one there, which matches nothing.
         query = tantivy.Query.term_query(self._schema, "conversation", conversation)
         self.writer.delete_documents_by_query(query)
 
-    def remove_from(self, uid: int, last: int) -> None:
+    def remove_range(self, uid: int, last: int) -> None:
         """All from one to another."""
         import tantivy
 
-        self._hand_over()
+        self._flush_documents()
         kind = tantivy.FieldType.Unsigned
         query = tantivy.Query.range_query(self._schema, "uid", kind, uid, last)
         self.writer.delete_documents_by_query(query)
 
-    def commit(self) -> "Searcher":
+    def commit(self) -> "TantivySearcher":
         """What was written so far is kept, and can be found with what is returned."""
-        if self._waiting:
-            self._hand_over()
+        if self._pending_documents:
+            self._flush_documents()
         if self._writer is not None:
             self._writer.commit()
             if self._directory is not None:
                 # In turns, so that the other one still has what it had: see let_go.
-                resting = self._resting or self._open()
-                self._reading, self._resting = resting, self._reading
-            self._reading.reload()
-            self._searcher = self._reading.searcher()
+                resting = self._idle_reader_index or self._open()
+                self._reader_index, self._idle_reader_index = resting, self._reader_index
+            self._reader_index.reload()
+            self._searcher = self._reader_index.searcher()
         return self.searcher()
 
-    def let_go(self) -> None:
+    def release_old_files(self) -> None:
         """Of files that were merged away, when nobody has a searcher of before the last commit.
 
         That takes long. Letting go of the searcher alone would hold up every other thread for as
         long; here, where tantivy does it, none.
         """
-        if self._resting is not None:
-            self._resting.reload()
+        if self._idle_reader_index is not None:
+            self._idle_reader_index.reload()
 
     def close(self) -> None:
         """What was not committed is forgotten. A merge under way is waited for, but not for long:
         without it the segments stay as they were."""
         self._is_closed = True
-        self._waiting.clear()
+        self._pending_documents.clear()
         writer, self._writer = self._writer, None
         if writer is not None:
             merging = threading.Thread(target=writer.wait_merging_threads, daemon=True)
             merging.start()
-            merging.join(MERGING_SECONDS)
+            merging.join(MERGE_WAIT_SECONDS)
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
-    def searcher(self) -> "Searcher":
-        return Searcher(self._schema, self._searcher, self._marks)
+    def searcher(self) -> "TantivySearcher":
+        return TantivySearcher(self._schema, self._searcher, self._weight_marks)
 
     def verify(self) -> None:
         """Reads every file of every segment, which takes a while. Raises DamagedError."""
         if self._directory is None:
             return
-        segments = segments_of(self._directory)
+        segments = read_segments(self._directory)
         for path in sorted(self._directory.iterdir()):
             if self._is_closed:
                 return  # nobody waits for it any more
@@ -215,10 +215,10 @@ class Shelf:
                 except FileNotFoundError:
                     continue  # merged into another meanwhile
                 if not intact:
-                    raise DamagedError(f"{path.name} is not what was written")
+                    raise DamagedIndexError(f"{path.name} is not what was written")
 
 
-class Searcher:
+class TantivySearcher:
     """A shelf as it was at one commit."""
 
     def __init__(
@@ -226,53 +226,57 @@ class Searcher:
     ) -> None:
         self._schema = schema
         self._searcher = searcher
-        self._marks = marks
+        self._weight_marks = marks
         self.documents = searcher.num_docs
-        with telling_damage:
+        with converting_tantivy_errors:
             # As its scores have it: with those that were removed, until they are merged away.
-            self.counted = searcher.doc_freq("every", 0)
+            self.counted_documents = searcher.doc_freq("every", 0)
 
-    def frequency(self, term: str) -> int:
+    def document_frequency(self, term: str) -> int:
         """Documents with the term; some that were removed may be among them."""
-        return sum(self.frequencies(term))
+        return sum(self.document_frequencies(term))
 
-    def frequencies(self, term: str) -> list[int]:
+    def document_frequencies(self, term: str) -> list[int]:
         """The same, of each weight."""
-        with telling_damage:
-            return [self._searcher.doc_freq("body", term + mark) for mark in self._marks.values()]
+        with converting_tantivy_errors:
+            return [
+                self._searcher.doc_freq("body", term + mark) for mark in self._weight_marks.values()
+            ]
 
-    def question(self, query: Query, factors: dict[Phrase, list[float]]) -> Question:
-        return Question(self._schema, self._marks, query, factors)
+    def compile_query(
+        self, query: SearchQuery, factors: dict[Phrase, list[float]]
+    ) -> CompiledQuery:
+        return CompiledQuery(self._schema, self._weight_marks, query, factors)
 
-    def search(self, question: Question, filters: Filters, limit: int) -> list[Found]:
+    def search(self, question: CompiledQuery, filters: QueryFilters, limit: int) -> list[IndexHit]:
         """The best documents."""
         if not question:
             return []
         searcher = self._searcher
-        with telling_damage:
-            hits = searcher.search(question.limited(filters), limit, count=False).hits
+        with converting_tantivy_errors:
+            hits = searcher.search(question.build(filters), limit, count=False).hits
             uids: list[Any] = searcher.fast_field_values("uid", [address for _, address in hits])
         return [
-            Found(score, uid >> 32, uid & LARGEST_ID, address)
+            IndexHit(score, uid >> 32, uid & MAX_MESSAGE_ID, address)
             for (score, address), uid in zip(hits, uids, strict=True)
             if uid is not None
         ]
 
-    def positions(self, found: Sequence[Found]) -> list[int]:
+    def load_positions(self, found: Sequence[IndexHit]) -> list[int]:
         """Where in their logs the messages are."""
-        return self._numbers("position", found)
+        return self._load_numbers("position", found)
 
-    def times(self, found: Sequence[Found]) -> list[int]:
+    def load_times(self, found: Sequence[IndexHit]) -> list[int]:
         """In milliseconds since 1970."""
-        return self._numbers("at", found)
+        return self._load_numbers("at", found)
 
-    def _numbers(self, field: str, found: Sequence[Found]) -> list[int]:
-        with telling_damage:
+    def _load_numbers(self, field: str, found: Sequence[IndexHit]) -> list[int]:
+        with converting_tantivy_errors:
             values = self._searcher.fast_field_values(field, [each.address for each in found])
             return [int(value or 0) for value in values]
 
 
-def schema_of(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
+def build_schema(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
     """What a document is found, filtered and placed by. Nothing of it is stored again."""
     builder.add_text_field("body", tokenizer_name="spaces", index_option="position")
     builder.add_unsigned_field("every", indexed=True)
@@ -290,21 +294,21 @@ def check_files(directory: Path) -> None:
     there = {path.name for path in directory.iterdir()}
     if "meta.json" not in there:
         return
-    needed = {f"{name}.{part}" for name in segments_of(directory) for part in PARTS}
+    needed = {f"{name}.{part}" for name in read_segments(directory) for part in SEGMENT_SUFFIXES}
     if missing := (needed | {".managed.json"}) - there:
-        raise DamagedError(f"{min(missing)} is missing")
+        raise DamagedIndexError(f"{min(missing)} is missing")
     for name in there:
         if name.startswith(".tmp"):  # a crash came before it got its name
             (directory / name).unlink(missing_ok=True)
 
 
-def segments_of(directory: Path) -> set[str]:
+def read_segments(directory: Path) -> set[str]:
     """The names of those that count."""
     try:
         segments = json.loads((directory / "meta.json").read_bytes())["segments"]
         return {each["segment_id"].replace("-", "") for each in segments}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"meta.json cannot be read: {error}") from None
+        raise DamagedIndexError(f"meta.json cannot be read: {error}") from None
 
 
 def is_intact(path: Path) -> bool:
@@ -320,7 +324,7 @@ def is_intact(path: Path) -> bool:
             return False
         file.seek(0)
         rest, checksum = size - FOOTER.size - length, 0
-        while rest > 0 and (piece := file.read(min(CHUNK, rest))):
+        while rest > 0 and (piece := file.read(min(READ_BYTES, rest))):
             checksum = zlib.crc32(piece, checksum)
             rest -= len(piece)
-    return bool(magic == MAGIC and checksum == expected)
+    return bool(magic == FOOTER_MAGIC and checksum == expected)

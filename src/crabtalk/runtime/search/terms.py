@@ -12,43 +12,43 @@ from unicodedata import normalize
 
 import msgspec
 
-from crabtalk.memory import tokens
-from crabtalk.memory.tokens import DROPPED
+from crabtalk.memory import tokenize_text
+from crabtalk.memory.tokens import DROPPED_TOKENS
 
 # A query is cut there: more words make it slower and no clearer.
 MAX_QUERY_TERMS = 64
 MAX_QUERY_LENGTH = 4096
 # What is longer is no word but data; nobody types it, and it would only take up room.
-MAX_TERM = 256
+MAX_TERM_LENGTH = 256
 # Text is taken apart in pieces of so many characters, so that no step holds up other threads.
-PIECE = 32 * 1024
+PIECE_LENGTH = 32 * 1024
 # Up to that many characters, a word is likely to come again.
-KNOWN_LENGTH = 24
+MAX_CACHED_LENGTH = 24
 # Of UTF-8: capitals to small letters, the rest of ASCII to spaces, and what is more as it is.
-SPLITTING = bytes(
+ASCII_SPLIT_TABLE = bytes(
     code if code >= 128 else ord(chr(code).lower()) if chr(code).isalnum() else 0x20
     for code in range(256)
 )
-HAN = re.compile("[\u4e00-\u9fff]+")
+HAN_PATTERN = re.compile("[\u4e00-\u9fff]+")
 Phrase = tuple[str, ...]
-QUOTED = re.compile(r'"([^"]*)"')
+QUOTED_PATTERN = re.compile(r'"([^"]*)"')
 
 
-class Terms(msgspec.Struct, frozen=True):
+class TextTerms(msgspec.Struct, frozen=True):
     """What a text is found by."""
 
-    row: list[str]
-    pairs: list[str]
+    words: list[str]
+    bigrams: list[str]
 
     def __len__(self) -> int:
-        return len(self.row) + len(self.pairs)
+        return len(self.words) + len(self.bigrams)
 
     def body(self, mark: str = "") -> str:
         """For an index that splits at spaces; each term ends in the mark."""
-        return f"{mark} ".join(self.row + self.pairs) + mark
+        return f"{mark} ".join(self.words + self.bigrams) + mark
 
 
-class Query(msgspec.Struct, frozen=True):
+class SearchQuery(msgspec.Struct, frozen=True):
     """Any of the words may occur, all of the phrases must."""
 
     words: tuple[str, ...]
@@ -62,32 +62,32 @@ class Query(msgspec.Struct, frozen=True):
         return {*self.words, *(term for phrase in self.phrases for term in phrase)}
 
 
-def terms_of(text: str) -> Terms:
+def extract_terms(text: str) -> TextTerms:
     """Takes as long as the text is; between its pieces other threads get their turn."""
     row: list[str] = []
     pairs: list[str] = []
-    for piece in pieces(text):
+    for piece in split_pieces(text):
         if piece.isascii():
-            row += tokens(piece)
+            row += tokenize_text(piece)
         else:
-            take_apart(piece, row, pairs)
+            split_mixed_text(piece, row, pairs)
     # A short text is no data.
-    if len(text) > MAX_TERM and max(map(len, row), default=0) > MAX_TERM:
-        row = [term for term in row if len(term) <= MAX_TERM]
-    return Terms(row, pairs)
+    if len(text) > MAX_TERM_LENGTH and max(map(len, row), default=0) > MAX_TERM_LENGTH:
+        row = [term for term in row if len(term) <= MAX_TERM_LENGTH]
+    return TextTerms(row, pairs)
 
 
-def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
+def split_mixed_text(text: str, row: list[str], pairs: list[str]) -> None:
     """In order, which tokens of different scripts do not come in: so ASCII is split here, and what
     is more is looked at word by word."""
-    dropped = DROPPED
-    data = normalize("NFKC", text).encode(errors="surrogatepass").translate(SPLITTING)
+    dropped = DROPPED_TOKENS
+    data = normalize("NFKC", text).encode(errors="surrogatepass").translate(ASCII_SPLIT_TABLE)
     words = data.decode(errors="surrogatepass").split()
     found = [word for word in words if word not in dropped]
     start = 0
     for word in filterfalse(str.isascii, found):
         at = found.index(word, start)
-        some, few = known_terms(word) if len(word) <= KNOWN_LENGTH else word_terms(word)
+        some, few = split_word_cached(word) if len(word) <= MAX_CACHED_LENGTH else split_word(word)
         row += found[start:at]
         row += some
         pairs += few
@@ -95,11 +95,11 @@ def take_apart(text: str, row: list[str], pairs: list[str]) -> None:
     row += found[start:]
 
 
-def word_terms(word: str) -> tuple[Sequence[str], Sequence[str]]:
+def split_word(word: str) -> tuple[Sequence[str], Sequence[str]]:
     """Words and single characters, and pairs. Only characters that make pairs stand alone."""
-    if HAN.fullmatch(word):
+    if HAN_PATTERN.fullmatch(word):
         return tuple(word), tuple(map("".join, pairwise(word)))
-    found = tokens(word)
+    found = tokenize_text(word)
     singles = {term for term in found if len(term) == 1}
     if not singles:
         return found, ()
@@ -109,29 +109,32 @@ def word_terms(word: str) -> tuple[Sequence[str], Sequence[str]]:
 
 
 # Words come again and again, and taking one apart that is not ASCII costs some.
-known_terms = lru_cache(maxsize=16_384)(word_terms)
+split_word_cached = lru_cache(maxsize=16_384)(split_word)
 
 
-def pieces(text: str) -> Iterator[str]:
+def split_pieces(text: str) -> Iterator[str]:
     """Cut between words where there is a place for it nearby."""
     start = 0
-    while len(text) - start > PIECE:
-        end = max(text.rfind(" ", start, start + PIECE), text.rfind("\n", start, start + PIECE))
-        end = end if end > start + PIECE // 2 else start + PIECE
+    while len(text) - start > PIECE_LENGTH:
+        end = max(
+            text.rfind(" ", start, start + PIECE_LENGTH),
+            text.rfind("\n", start, start + PIECE_LENGTH),
+        )
+        end = end if end > start + PIECE_LENGTH // 2 else start + PIECE_LENGTH
         yield text[start:end]
         start = end
     yield text[start:] if start else text
 
 
-def query_of(text: str) -> Query:
+def parse_query(text: str) -> SearchQuery:
     """Words, and phrases in double quotes. One that is not closed is no phrase."""
     text = text[:MAX_QUERY_LENGTH]
     room = MAX_QUERY_TERMS
     phrases: list[Phrase] = []
-    for quoted in QUOTED.findall(text):
-        phrase = tuple(terms_of(quoted).row[:room])
+    for quoted in QUOTED_PATTERN.findall(text):
+        phrase = tuple(extract_terms(quoted).words[:room])
         if phrase and phrase not in phrases:
             phrases.append(phrase)
             room -= len(phrase)
-    words = dict.fromkeys(tokens(QUOTED.sub(" ", text)))
-    return Query(tuple(words)[:room], tuple(phrases))
+    words = dict.fromkeys(tokenize_text(QUOTED_PATTERN.sub(" ", text)))
+    return SearchQuery(tuple(words)[:room], tuple(phrases))

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 # How much it steps back: a nice value.
-PATIENCE = 10
+INDEXING_NICENESS = 10
 # What glibc is told: bytes from which on memory is the system's again once it is freed, and how
 # many pools there are for what is smaller. The numbers of the two are its own.
-GIVEN_BACK, POOLS = 256 * 1024, 2
+MMAP_THRESHOLD_BYTES, MAX_ARENAS = 256 * 1024, 2
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 
 
@@ -37,7 +37,7 @@ class IndexThread:
             raise RuntimeError("the session index is closed")
         if self._executor is None:
             self._executor = ThreadPoolExecutor(
-                1, thread_name_prefix="session-index", initializer=begin
+                1, thread_name_prefix="session-index", initializer=set_up_thread
             )
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
@@ -55,36 +55,36 @@ class IndexThread:
             await asyncio.to_thread(self._executor.shutdown)
 
 
-def begin() -> None:
-    step_back()
-    keep_little()
+def set_up_thread() -> None:
+    lower_priority()
+    limit_malloc()
 
 
-def step_back() -> None:
+def lower_priority() -> None:
     """Answering comes before indexing. The engine's own threads are started from this one, and
     are as patient."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), INDEXING_NICENESS)
 
 
-def keep_little() -> None:
+def limit_malloc() -> None:
     """Of what was freed, in this thread as in all others: an allocator has one set of rules. The
     engine fills and frees megabytes with each commit, and one that is left to itself keeps them,
     for each thread anew: many times what is in use."""
-    allocator = of_the_allocator("mallopt")
+    allocator = find_malloc_function("mallopt")
     if allocator is not None:
-        allocator(M_MMAP_THRESHOLD, GIVEN_BACK)
-        allocator(M_ARENA_MAX, POOLS)
+        allocator(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        allocator(M_ARENA_MAX, MAX_ARENAS)
 
 
-def give_back() -> None:
+def trim_malloc() -> None:
     """To the system, what is free and was too small for that."""
-    trim = of_the_allocator("malloc_trim")
+    trim = find_malloc_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
-def of_the_allocator(name: str) -> Callable[..., int] | None:
+def find_malloc_function(name: str) -> Callable[..., int] | None:
     """A function that glibc has, and other systems do without."""
     import ctypes
 

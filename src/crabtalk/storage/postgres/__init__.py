@@ -1,9 +1,16 @@
 """PostgreSQL as storage, for daemons on any number of machines. Needs `crabtalk[postgres]`."""
 
-from .claims import Claim
-from .mail import Mail, RefusedError
-from .members import Member
-from .memories import PostgresMemories
+from .claims import PostgresTurnClaim
+from .mail import Mailbox, PeerRefusedError
+from .members import MemberInfo
+from .memories import PostgresMemoryStore
 from .storage import PostgresStorage
 
-__all__ = ["Claim", "Mail", "Member", "PostgresMemories", "PostgresStorage", "RefusedError"]
+__all__ = [
+    "Mailbox",
+    "MemberInfo",
+    "PeerRefusedError",
+    "PostgresMemoryStore",
+    "PostgresStorage",
+    "PostgresTurnClaim",
+]

@@ -3,12 +3,12 @@
 import tomllib
 from typing import Any
 
-from crabtalk.storage.agent import Agent, AgentError, check_name, read_agent
-from crabtalk.storage.agent_files import revised
+from crabtalk.storage.agent import Agent, AgentError, check_agent_name, parse_agent
+from crabtalk.storage.agent_files import edit_agent_text
 
-from .database import Database
+from .database import PostgresDatabase
 
-CHANGED = """
+NOTIFY_CHANGE = """
 UPDATE revisions SET number = number + 1 WHERE what = 'agents'
 RETURNING pg_notify($1, 'revision agents ' || number)
 """
@@ -17,38 +17,38 @@ RETURNING pg_notify($1, 'revision agents ' || number)
 class AgentTable:
     """Every change is told to all daemons."""
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
         self._channel = channel
 
-    async def list(self) -> tuple[list[Agent], dict[str, str]]:
+    async def load_all(self) -> tuple[list[Agent], dict[str, str]]:
         agents: list[Agent] = []
         broken: dict[str, str] = {}
         for row in await self._database.fetch('SELECT * FROM agents ORDER BY name COLLATE "C"'):
             try:
-                agents.append(read_body(row["name"], row["body"]))
+                agents.append(parse_agent_row(row["name"], row["body"]))
             except AgentError as error:
                 broken[row["name"]] = str(error)
         return agents, broken
 
     async def load(self, name: str) -> Agent | None:
-        check_name(name)
+        check_agent_name(name)
         row = await self._database.fetch_row("SELECT body FROM agents WHERE name = $1", name)
-        return read_body(name, row["body"]) if row is not None else None
+        return parse_agent_row(name, row["body"]) if row is not None else None
 
     async def save(self, agent: Agent) -> None:
         """What its text says beside that stays. Raises AgentError, and has changed nothing."""
-        check_name(agent.name)
+        check_agent_name(agent.name)
         async with self._database.transaction() as connection:
             body = await connection.fetchval(
                 "SELECT body FROM agents WHERE name = $1 FOR UPDATE", agent.name
             )
-            text = revised(body or "", parsed(agent.name, body or ""), agent)
+            text = edit_agent_text(body or "", parse_toml(agent.name, body or ""), agent)
             await self._put(connection, agent.name, text)
 
     async def put(self, name: str, body: str) -> None:
         """The text as it is, whatever was there before."""
-        check_name(name)
+        check_agent_name(name)
         async with self._database.transaction() as connection:
             await self._put(connection, name, body)
 
@@ -58,22 +58,22 @@ class AgentTable:
             name,
             body,
         )
-        await connection.execute(CHANGED, self._channel)
+        await connection.execute(NOTIFY_CHANGE, self._channel)
 
-    async def bodies(self) -> dict[str, str]:
+    async def load_bodies(self) -> dict[str, str]:
         rows = await self._database.fetch('SELECT * FROM agents ORDER BY name COLLATE "C"')
         return {row["name"]: row["body"] for row in rows}
 
     async def delete(self, name: str) -> bool:
-        check_name(name)
+        check_agent_name(name)
         async with self._database.transaction() as connection:
             status = await connection.execute("DELETE FROM agents WHERE name = $1", name)
-            await connection.execute(CHANGED, self._channel)
+            await connection.execute(NOTIFY_CHANGE, self._channel)
         return bool(status != "DELETE 0")
 
     async def rename(self, old: str, new: str) -> None:
-        check_name(old)
-        check_name(new)
+        check_agent_name(old)
+        check_agent_name(new)
         async with self._database.transaction() as connection:
             if await connection.fetchval("SELECT true FROM agents WHERE name = $1", new):
                 raise AgentError(f"there is an agent {new!r} already; choose another name")
@@ -82,17 +82,17 @@ class AgentTable:
             )
             if status == "UPDATE 0":
                 raise AgentError(f"there is no agent {old!r} to rename; check the name")
-            await connection.execute(CHANGED, self._channel)
+            await connection.execute(NOTIFY_CHANGE, self._channel)
 
 
-def read_body(name: str, body: str) -> Agent:
+def parse_agent_row(name: str, body: str) -> Agent:
     try:
-        return read_agent(name, parsed(name, body))
+        return parse_agent(name, parse_toml(name, body))
     except AgentError as error:
         raise AgentError(f"the agent {name} in the database: {error}") from None
 
 
-def parsed(name: str, body: str) -> dict[str, Any]:
+def parse_toml(name: str, body: str) -> dict[str, Any]:
     try:
         return tomllib.loads(body)
     except (ValueError, RecursionError) as error:

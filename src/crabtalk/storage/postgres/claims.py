@@ -16,18 +16,18 @@ import msgspec
 
 from crabtalk.storage.errors import FencedError, StorageError, StorageUnavailableError
 from crabtalk.storage.records import Pair
-from crabtalk.storage.storage import Stamp
+from crabtalk.storage.storage import ConversationVersion
 
-from .database import Database
-from .pair import column, key_of
+from .database import PostgresDatabase
+from .pair import encode_column, make_pair_key
 
 log = logging.getLogger(__name__)
 
 # Notices may be lost; whoever waits looks for itself that often, in seconds.
-LOOK = 1.0
+POLL_SECONDS = 1.0
 # Closes a run on the record, for whoever has the turn now: one that a dead daemon left open, or one
 # of ours of which something could not be kept.
-Closing = Callable[["Lease", str], Awaitable[None]]
+CloseRun = Callable[["TurnLease", str], Awaitable[None]]
 
 ENTER = "SELECT * FROM crabtalk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 LEAVE = "SELECT crabtalk_leave($1, $2, $3, $4)"
@@ -51,30 +51,30 @@ WHERE key = $1 AND fence = $2
 """
 
 
-class Lease(msgspec.Struct, eq=False):
+class TurnLease(msgspec.Struct, eq=False):
     """The turn of a conversation, as long as it is ours."""
 
     pair: Pair
     key: str
     fence: int
-    stamp: Stamp = None
+    version: ConversationVersion = None
     is_lost: bool = False
-    is_torn: bool = False  # something could not be kept, or nobody knows whether it was
+    has_failed_writes: bool = False  # something could not be kept, or nobody knows whether it was
 
 
-class Claims:
+class TurnClaims:
     """Those of one daemon. `opening` comes before all else; `closing` is told of a run that a dead
     daemon left open."""
 
     def __init__(
         self,
-        database: Database,
+        database: PostgresDatabase,
         daemon: UUID,
         channel: str,
         seconds: float,
         *,
         opening: Callable[[], Awaitable[None]],
-        closing: Closing,
+        closing: CloseRun,
     ) -> None:
         self.database = database
         self.daemon = daemon
@@ -82,20 +82,20 @@ class Claims:
         self.seconds = seconds
         self._opening = opening
         self._closing = closing
-        self._granted: dict[str, Lease] = {}  # what is renewed, by key
-        self._held: dict[str, Lease] = {}  # of these, what is made use of
-        self._last: dict[str, asyncio.Task[None]] = {}  # who came last to each, or left it
-        self._waiting: dict[str, set[Claim]] = {}
+        self._granted: dict[str, TurnLease] = {}  # what is renewed, by key
+        self._held: dict[str, TurnLease] = {}  # of these, what is made use of
+        self._last_tasks: dict[str, asyncio.Task[None]] = {}  # who came last to each, or left it
+        self._waiting: dict[str, set[PostgresTurnClaim]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.lost: Callable[[Pair], None] = lambda pair: None  # is told that a turn is another's
+        self.on_lost: Callable[[Pair], None] = lambda pair: None  # is told that a turn is another's
         self.rejoin: Callable[[], Awaitable[None]] = opening  # when the others have forgotten us
 
-    def claim(self, pair: Pair, run: str = "", *, first: bool = False) -> "Claim":
+    def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> "PostgresTurnClaim":
         """A place in everybody's line, at once: those of this daemon are in the order of calls."""
-        return Claim(self, pair, run, first)
+        return PostgresTurnClaim(self, pair, run, first)
 
-    def held(self, pair: Pair) -> Lease | None:
-        return self._held.get(key_of(pair))
+    def get_held(self, pair: Pair) -> TurnLease | None:
+        return self._held.get(make_pair_key(pair))
 
     def __len__(self) -> int:
         return len(self._held)
@@ -103,18 +103,18 @@ class Claims:
     def wake(self, key: str) -> None:
         """The turn of a conversation may be free."""
         for claim in self._waiting.get(key, ()):
-            claim.noticed.set()
+            claim.wake_event.set()
 
     @property
-    def granted(self) -> list[Lease]:
+    def granted_leases(self) -> list[TurnLease]:
         """All that is to be renewed."""
         return list(self._granted.values())
 
-    def renewed(self, asked: Collection[Lease], ours: Collection[int]) -> None:
+    def apply_renewal(self, asked: Collection[TurnLease], ours: Collection[int]) -> None:
         """Of the leases that were asked about, those with these fences are ours."""
         for lease in asked:
             # It may have been given back meanwhile, and another one taken.
-            if lease.fence in ours or not self._renew_no_more(lease):
+            if lease.fence in ours or not self._stop_renewing(lease):
                 continue
             lease.is_lost = True
             log.warning(
@@ -122,29 +122,29 @@ class Claims:
                 *lease.pair,
             )
             if self._held.get(lease.key) is lease:
-                self.lost(lease.pair)
+                self.on_lost(lease.pair)
 
-    def strays(self, tickets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    def find_stray_tickets(self, tickets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
         """Of the tickets this daemon has, by key, those that nobody here knows of: their answer
         was lost, or they could not be given back."""
         return [
             (key, number)
             for key, number in tickets
-            if key not in self._last
+            if key not in self._last_tasks
             and all(claim.ticket != number for claim in self._waiting.get(key, ()))
         ]
 
-    async def drop(self, key: str, ticket: int) -> None:
+    async def drop_ticket(self, key: str, ticket: int) -> None:
         await self.database.change(LEAVE, key, None, ticket, self.channel)
 
-    async def bury(self, key: str, pair: Pair) -> None:
+    async def close_dead_lease(self, key: str, pair: Pair) -> None:
         """Closes what the owner of an expired lease left open, and lets the next one have it."""
-        if key in self._last or key in self._granted:
+        if key in self._last_tasks or key in self._granted:
             return  # it is our own, and only late
         rows = await self.database.change(TAKE_OVER, key, self.daemon, self.seconds)
         if not rows:
             return  # somebody else was quicker
-        lease = Lease(pair, key, rows[0]["fence"])
+        lease = TurnLease(pair, key, rows[0]["fence"])
         # Failing here, it expires once more, and somebody closes it then.
         with suppress(FencedError):
             await self._closing(lease, rows[0]["dead_run"])
@@ -157,9 +157,9 @@ class Claims:
 
     # ── What a claim does ───────────────────────────────────────────────────────────────────
 
-    def after(self, key: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
+    def run_in_order(self, key: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         """Does it when all that was to be done for this key before is done."""
-        before = self._last.get(key)
+        before = self._last_tasks.get(key)
 
         async def in_order() -> None:
             if before is not None:
@@ -167,23 +167,23 @@ class Claims:
             await work()
 
         task = asyncio.ensure_future(in_order())
-        self._last[key] = task
+        self._last_tasks[key] = task
         self._tasks.add(task)
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if self._last.get(key) is task:
-                del self._last[key]
+            if self._last_tasks.get(key) is task:
+                del self._last_tasks[key]
             if not task.cancelled():
                 task.exception()  # who waits for it has it
 
         task.add_done_callback(over)
         return task
 
-    async def enter(self, claim: "Claim", *, is_next: bool = False) -> None:
+    async def enter(self, claim: "PostgresTurnClaim", *, is_next: bool = False) -> None:
         """Has the turn, or a ticket for it. `is_next`: in its daemon's own line."""
         await self._opening()
-        if is_next and await self._is_given(claim):
+        if is_next and await self._take_from_sibling(claim):
             return
         row = await self._enter(claim)
         if row["fence"] is None and row["ticket"] is None:
@@ -193,18 +193,18 @@ class Claims:
         if row["fence"] is not None:
             claim.ticket = None
             stamp = (row["conversation"], row["last_seq"]) if row["conversation"] else None
-            await self._grant(claim, Lease(claim.pair, claim.key, row["fence"], stamp), row)
+            await self._grant(claim, TurnLease(claim.pair, claim.key, row["fence"], stamp), row)
         if claim.first and not is_next:
             self.wake(claim.key)  # whoever is first in our own line may have it instead
 
-    async def _enter(self, claim: "Claim") -> Any:
+    async def _enter(self, claim: "PostgresTurnClaim") -> Any:
         agent, sender = claim.pair
         own = self._granted.get(claim.key)
         rows = await self.database.change(
             ENTER,
             claim.key,
-            column(agent),
-            column(sender),
+            encode_column(agent),
+            encode_column(sender),
             self.daemon,
             claim.run,
             claim.first,
@@ -214,13 +214,13 @@ class Claims:
         )
         return rows[0]
 
-    def _renew_no_more(self, lease: Lease) -> bool:
+    def _stop_renewing(self, lease: TurnLease) -> bool:
         is_ours = self._granted.get(lease.key) is lease
         if is_ours:
             del self._granted[lease.key]
         return is_ours
 
-    async def _grant(self, claim: "Claim", lease: Lease, row: Any) -> None:
+    async def _grant(self, claim: "PostgresTurnClaim", lease: TurnLease, row: Any) -> None:
         self._granted[lease.key] = lease
         try:
             if row["dead_run"] is not None:
@@ -228,11 +228,11 @@ class Claims:
                 await self.database.change(INHERIT, lease.key, lease.fence, claim.run)
         except BaseException:
             # Nobody renews it: it expires, and whoever has it next closes that run.
-            self._renew_no_more(lease)
+            self._stop_renewing(lease)
             raise
         claim.lease = lease
 
-    async def _is_given(self, claim: "Claim") -> bool:
+    async def _take_from_sibling(self, claim: "PostgresTurnClaim") -> bool:
         """What others of this daemon have for this turn is as good: its own line says who has it
         first, and that may be another one than by the tickets."""
         others = [one for one in self._waiting.get(claim.key, ()) if one is not claim]
@@ -243,33 +243,36 @@ class Claims:
                 await self.database.change(INHERIT, lease.key, lease.fence, claim.run)
                 return True
         if claim.ticket is not None:
-            best = min((one for one in (claim, *others) if one.ticket is not None), key=Claim.place)
+            best = min(
+                (one for one in (claim, *others) if one.ticket is not None),
+                key=PostgresTurnClaim.queue_position,
+            )
             claim.ticket, best.ticket = best.ticket, claim.ticket
             claim.first, best.first = best.first, claim.first
         return False
 
-    def expect(self, claim: "Claim") -> None:
+    def add_waiting(self, claim: "PostgresTurnClaim") -> None:
         """It is told when its turn may have come, also while it is looking."""
         self._waiting.setdefault(claim.key, set()).add(claim)
 
-    def take(self, claim: "Claim", lease: Lease) -> None:
+    def mark_held(self, claim: "PostgresTurnClaim", lease: TurnLease) -> None:
         self._held[claim.key] = lease
-        self._expect_no_more(claim)
+        self._remove_waiting(claim)
 
-    def _expect_no_more(self, claim: "Claim") -> None:
+    def _remove_waiting(self, claim: "PostgresTurnClaim") -> None:
         waiting = self._waiting.get(claim.key, set())
         waiting.discard(claim)
         if not waiting:
             self._waiting.pop(claim.key, None)
 
-    async def release(self, claim: "Claim") -> None:
+    async def release(self, claim: "PostgresTurnClaim") -> None:
         lease = claim.lease
         if lease is not None:
-            self._renew_no_more(lease)
+            self._stop_renewing(lease)
         if lease is None and claim.ticket is None:
             return
         try:
-            if lease is not None and lease.is_torn and not lease.is_lost:
+            if lease is not None and lease.has_failed_writes and not lease.is_lost:
                 await self._fence_off(lease)
                 await self._closing(lease, claim.run)
             fence = lease.fence if lease is not None else None
@@ -279,39 +282,39 @@ class Claims:
             # knows of is found by the next beat.
             log.warning("a turn could not be given back; it expires by itself: %s", error)
 
-    async def _fence_off(self, lease: Lease) -> None:
+    async def _fence_off(self, lease: TurnLease) -> None:
         """Whatever of ours is still on its way to the database is there then, or never will be."""
         for row in await self.database.change(FENCE_OFF, lease.key, lease.fence):
             lease.fence = row["fence"]
 
-    def forget(self, claim: "Claim") -> None:
+    def forget(self, claim: "PostgresTurnClaim") -> None:
         if claim.lease is not None and self._held.get(claim.key) is claim.lease:
             del self._held[claim.key]
-        self._expect_no_more(claim)
+        self._remove_waiting(claim)
 
 
-class Claim:
+class PostgresTurnClaim:
     """One turn's place in the line of all daemons. Left, be it reached or not."""
 
-    def __init__(self, claims: Claims, pair: Pair, run: str, first: bool) -> None:
+    def __init__(self, claims: TurnClaims, pair: Pair, run: str, first: bool) -> None:
         self.pair = pair
-        self.key = key_of(pair)
+        self.key = make_pair_key(pair)
         self.run = run
         self.first = first
         self.ticket: int | None = None
-        self.lease: Lease | None = None
+        self.lease: TurnLease | None = None
         self._claims = claims
-        self._left = False
-        self.noticed = asyncio.Event()
-        claims.expect(self)
-        self._entering = claims.after(self.key, lambda: claims.enter(self))
+        self._has_left = False
+        self.wake_event = asyncio.Event()
+        claims.add_waiting(self)
+        self._enter_task = claims.run_in_order(self.key, lambda: claims.enter(self))
 
-    def place(self) -> tuple[bool, int]:
+    def queue_position(self) -> tuple[bool, int]:
         """In everybody's line, with a ticket."""
         return not self.first, self.ticket or 0
 
     @property
-    def held(self) -> Lease:
+    def held_lease(self) -> TurnLease:
         """Once it was reached."""
         if self.lease is None:
             raise FencedError("it is not this one's turn")
@@ -319,52 +322,54 @@ class Claim:
 
     async def is_free(self) -> bool:
         """Whether its turn came at once. Cancelled, it is as in `reach`."""
-        await self._entered()
+        await self._wait_entered()
         return self.lease is not None
 
-    async def reach(self) -> Stamp:
+    async def acquire(self) -> ConversationVersion:
         """Waits for its turn. Returns which conversation there is, and how far it goes.
 
         Raises StorageError. Called when it is the first of its daemon's line.
         """
-        await self._entered()
-        self._entering.result()
+        await self._wait_entered()
+        self._enter_task.result()
         while self.lease is None or self.lease.is_lost:
             self.lease = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self.noticed.wait()
-            self.noticed.clear()
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self.wake_event.wait()
+            self.wake_event.clear()
             # As a task of its own: cancelled, it would not know whether it has the turn.
-            again = self._claims.after(self.key, lambda: self._claims.enter(self, is_next=True))
+            again = self._claims.run_in_order(
+                self.key, lambda: self._claims.enter(self, is_next=True)
+            )
             await asyncio.wait([again])
             try:
                 again.result()
             except StorageUnavailableError as error:
                 # The ticket is kept, and the database may be back before anybody gives up.
                 log.info("waiting for a turn: %s", error)
-        self._claims.take(self, self.lease)
-        return self.lease.stamp
+        self._claims.mark_held(self, self.lease)
+        return self.lease.version
 
-    async def _entered(self) -> None:
+    async def _wait_entered(self) -> None:
         """Until it is known whether the turn is free.
 
         That takes a moment, so whoever is killed meanwhile waits for it: one that has its turn then
         begins it, as if the kill had come later, and what was said to it is kept.
         """
         try:
-            await asyncio.wait([self._entering])
+            await asyncio.wait([self._enter_task])
         except asyncio.CancelledError:
-            await asyncio.wait([self._entering])
+            await asyncio.wait([self._enter_task])
             task = asyncio.current_task()
             if self.lease is None or task is None:
                 raise
             task.cancel()  # again, at its next await
 
-    def leave(self) -> Stamp:
+    def release(self) -> ConversationVersion:
         """Gives it back, soon. Returns how far the conversation goes now."""
-        if not self._left:
-            self._left = True
+        if not self._has_left:
+            self._has_left = True
             self._claims.forget(self)
-            self._claims.after(self.key, lambda: self._claims.release(self))
-        return self.lease.stamp if self.lease is not None else None
+            self._claims.run_in_order(self.key, lambda: self._claims.release(self))
+        return self.lease.version if self.lease is not None else None

@@ -19,9 +19,9 @@ from crabtalk.storage.errors import StorageError, StorageUnavailableError
 
 log = logging.getLogger(__name__)
 
-POOL = 8
+POOL_SIZE = 8
 STATEMENT_SECONDS = 10.0
-LARGEST = 2**63 - 1  # of the numbers a column can hold
+MAX_BIGINT = 2**63 - 1  # of the numbers a column can hold
 CONNECT_SECONDS = 5.0
 # How long a statement that was given up may take to end: its connection is closed then.
 RELEASE_SECONDS = 1.0
@@ -33,7 +33,7 @@ IDLE_SECONDS = 300.0
 Rows: TypeAlias = list[asyncpg.Record]
 
 # What goes by: the server is going away, coming up, not the one that writes, or too busy.
-PASSING = (
+TRANSIENT_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -47,7 +47,7 @@ PASSING = (
 )
 # Of these, what says that no statement was begun or that its connection is gone: a statement that
 # only reads can be tried once more.
-GONE = (
+CONNECTION_ERRORS = (
     ConnectionError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -57,41 +57,41 @@ GONE = (
 )
 
 
-class Connection(asyncpg.Connection):
+class PostgresConnection(asyncpg.Connection):
     """What we leave behind on a connection needs no cleaning up: a round trip saved each time."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
-class Database:
+class PostgresDatabase:
     """One per daemon. Everything raises StorageError; StorageUnavailableError for what goes by."""
 
     def __init__(
-        self, url: str, *, pool: int = POOL, statement_seconds: float = STATEMENT_SECONDS
+        self, url: str, *, pool: int = POOL_SIZE, statement_seconds: float = STATEMENT_SECONDS
     ) -> None:
         self._url = url
         self._size = pool
         self._seconds = statement_seconds
         self._pool: Any = None
-        self._opening = asyncio.Lock()
-        self._reserved: Connection | None = None
-        self._reserving = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
+        self._reserved: PostgresConnection | None = None
+        self._reserved_lock = asyncio.Lock()
         self._closed = False
         self._failures = 0
-        self._resting_until = 0.0
-        self._failure = ""  # the last one, for those who are told without a try
+        self._backoff_until = 0.0
+        self._last_failure = ""  # the last one, for those who are told without a try
 
     @property
     def name(self) -> str:
         """Where it is, without what is secret."""
-        return shown(self._url)
+        return strip_credentials(self._url)
 
     async def fetch(self, statement: str, *values: Any) -> Rows:
         """Tried once more if the connection turns out to be gone: for what changes nothing."""
         try:
             return await self._fetch(statement, values)
-        except GoneError:
+        except ConnectionGoneError:
             return await self._fetch(statement, values)
 
     async def fetch_row(self, statement: str, *values: Any) -> asyncpg.Record | None:
@@ -106,16 +106,16 @@ class Database:
         async with self._connection() as connection:
             return list(await connection.fetch(statement, *values))
 
-    async def change_at_once(self, statement: str, *values: Any) -> Rows:
+    async def change_on_reserved(self, statement: str, *values: Any) -> Rows:
         """The same on a connection that is kept for this: it waits for nobody's work, only for
         another one of its kind."""
-        async with self._reserving:
+        async with self._reserved_lock:
             if self._closed:
                 raise StorageError("storage is closed")
             if self._reserved is None or self._reserved.is_closed():
                 self._reserved = await self.connect()
             try:
-                with told(self):
+                with translate_database_errors(self):
                     return list(await self._reserved.fetch(statement, *values))
             except BaseException:
                 self._reserved.terminate()
@@ -123,16 +123,16 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[PostgresConnection]:
         async with self._connection() as connection, connection.transaction():
             yield connection
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        pool = await self._opened()
-        with told(self):
-            self._may_try()
-            connection = await self._acquired(pool)
+    async def _connection(self) -> AsyncIterator[PostgresConnection]:
+        pool = await self._open_pool()
+        with translate_database_errors(self):
+            self._check_backoff()
+            connection = await self._acquire(pool)
             try:
                 yield connection
             except asyncpg.ReadOnlySQLTransactionError:
@@ -140,12 +140,12 @@ class Database:
                 await pool.expire_connections()
                 raise
             finally:
-                await self._give_back(pool, connection)
+                await self._release(pool, connection)
 
-    async def _acquired(self, pool: Any) -> Connection:
+    async def _acquire(self, pool: Any) -> PostgresConnection:
         try:
-            connection: Connection = await pool.acquire(timeout=CONNECT_SECONDS)
-        except PASSING as error:
+            connection: PostgresConnection = await pool.acquire(timeout=CONNECT_SECONDS)
+        except TRANSIENT_ERRORS as error:
             if isinstance(error, TimeoutError) and pool.get_size() - pool.get_idle_size() >= (
                 self._size
             ):
@@ -153,36 +153,38 @@ class Database:
                     f"all {self._size} connections are in use; if that happens often, raise pool "
                     "in [storage] of config.toml"
                 ) from error
-            self._has_failed(error)
+            self._start_backoff(error)
             raise
         self._failures = 0
         return connection
 
-    async def _give_back(self, pool: Any, connection: Connection) -> None:
+    async def _release(self, pool: Any, connection: PostgresConnection) -> None:
         """Whoever was cancelled, or gave up, does not wait for a server that says nothing."""
         try:
             await pool.release(connection, timeout=RELEASE_SECONDS)
-        except (*PASSING, asyncpg.PostgresError) as error:
-            log.info("a connection is given up: %s", reason(error))
+        except (*TRANSIENT_ERRORS, asyncpg.PostgresError) as error:
+            log.info("a connection is given up: %s", describe_error(error))
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> PostgresConnection:
         """A connection of one's own, outside the pool: for listening."""
-        with told(self):
-            return await asyncpg.connect(self._url, connection_class=Connection, **self._settings())
+        with translate_database_errors(self):
+            return await asyncpg.connect(
+                self._url, connection_class=PostgresConnection, **self._settings()
+            )
 
-    async def _opened(self) -> Any:
+    async def _open_pool(self) -> Any:
         if self._pool is None:
-            async with self._opening:
+            async with self._open_lock:
                 if self._closed:
                     raise StorageError("storage is closed")
                 if self._pool is None:
-                    with told(self):
+                    with translate_database_errors(self):
                         self._pool = await asyncpg.create_pool(
                             self._url,
                             min_size=0,
                             max_size=self._size,
                             max_inactive_connection_lifetime=IDLE_SECONDS,
-                            connection_class=Connection,
+                            connection_class=PostgresConnection,
                             **self._settings(),
                         )
         if self._closed:
@@ -204,16 +206,16 @@ class Database:
             },
         }
 
-    def _may_try(self) -> None:
+    def _check_backoff(self) -> None:
         """While it is away, most of those who come are told so without waiting."""
-        if time.monotonic() < self._resting_until:
-            raise ConnectionError(self._failure)
+        if time.monotonic() < self._backoff_until:
+            raise ConnectionError(self._last_failure)
 
-    def _has_failed(self, error: BaseException) -> None:
-        self._failure = reason(error)
+    def _start_backoff(self, error: BaseException) -> None:
+        self._last_failure = describe_error(error)
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), LAST_PAUSE)
         self._failures += 1
-        self._resting_until = time.monotonic() + pause
+        self._backoff_until = time.monotonic() + pause
 
     async def close(self) -> None:
         self._closed = True
@@ -224,25 +226,27 @@ class Database:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await pool.close()
-            except (TimeoutError, *PASSING):
+            except (TimeoutError, *TRANSIENT_ERRORS):
                 pool.terminate()
 
 
-class GoneError(StorageUnavailableError):
+class ConnectionGoneError(StorageUnavailableError):
     """The connection was gone."""
 
 
 @contextmanager
-def told(database: Database) -> Iterator[None]:
+def translate_database_errors(database: PostgresDatabase) -> Iterator[None]:
     """What PostgreSQL refuses, in a sentence."""
     try:
         yield
     except (asyncpg.DataError, ClientDataError) as error:
         raise StorageError(f"the database {database.name} cannot hold this: {error}") from error
-    except PASSING as error:
-        kind = GoneError if isinstance(error, GONE) else StorageUnavailableError
+    except TRANSIENT_ERRORS as error:
+        kind = (
+            ConnectionGoneError if isinstance(error, CONNECTION_ERRORS) else StorageUnavailableError
+        )
         raise kind(
-            f"the database {database.name} cannot be used now ({reason(error)}); "
+            f"the database {database.name} cannot be used now ({describe_error(error)}); "
             "it is tried again by itself: try again in a moment"
         ) from error
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as e:
@@ -256,10 +260,10 @@ def told(database: Database) -> Iterator[None]:
         raise StorageError(f"the database {database.name} refused: {error}") from error
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def shown(url: str) -> str:
+def strip_credentials(url: str) -> str:
     """Without user, password, and parameters."""
     return re.sub(r"^(\w+://)[^@/]*@", r"\1", url.partition("?")[0])

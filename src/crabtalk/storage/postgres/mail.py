@@ -15,13 +15,13 @@ import asyncpg
 
 from crabtalk.storage.errors import StorageError, StorageUnavailableError
 
-from .database import PASSING, Connection, Database
+from .database import TRANSIENT_ERRORS, PostgresConnection, PostgresDatabase
 
 log = logging.getLogger(__name__)
 
 # Seconds between looks, and until an answer is not waited for any more.
-LOOK = 1.0
-ANSWER_SECONDS = 5.0
+POLL_SECONDS = 1.0
+REPLY_TIMEOUT_SECONDS = 5.0
 # Pauses before the next attempt to listen.
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 ASK, ANSWER, REFUSAL = "ask ", "answer ", "refusal "
@@ -40,44 +40,44 @@ SELECT * FROM taken ORDER BY id
 """
 
 
-class RefusedError(Exception):
+class PeerRefusedError(Exception):
     """The other daemon says no, with a sentence."""
 
 
-Answering = Callable[[bytes], Awaitable[bytes]]
+RequestHandler = Callable[[bytes], Awaitable[bytes]]
 
 
-class Mail:
+class Mailbox:
     """`hear` is told of notices that are not about mail, such as `turn KEY`."""
 
     def __init__(
-        self, database: Database, daemon: UUID, channel: str, hear: Callable[[str], None]
+        self, database: PostgresDatabase, daemon: UUID, channel: str, hear: Callable[[str], None]
     ) -> None:
         self._database = database
         self._daemon = daemon
         self._channel = channel
-        self._hear = hear
-        self._answering: dict[str, Answering] = {}
-        self._taking: dict[str, Callable[[UUID, bytes], None]] = {}
-        self._asked: dict[str, asyncio.Future[bytes]] = {}
-        self._something = asyncio.Event()
+        self._on_other_notice = hear
+        self._request_handlers: dict[str, RequestHandler] = {}
+        self._message_handlers: dict[str, Callable[[UUID, bytes], None]] = {}
+        self._pending_requests: dict[str, asyncio.Future[bytes]] = {}
+        self._has_mail = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_listening = False
 
-    def answer(self, kind: str, answering: Answering) -> None:
+    def on_request(self, kind: str, answering: RequestHandler) -> None:
         """How questions of a kind are answered here. It may raise RefusedError."""
-        self._answering[kind] = answering
+        self._request_handlers[kind] = answering
 
-    def take(self, kind: str, taking: Callable[[UUID, bytes], None]) -> None:
+    def on_message(self, kind: str, taking: Callable[[UUID, bytes], None]) -> None:
         """What is done with letters of a kind, which nobody waits for."""
-        self._taking[kind] = taking
+        self._message_handlers[kind] = taking
 
     def start(self) -> None:
         if not self._tasks:
-            self._own(self._listen())
-            self._own(self._look())
+            self._spawn(self._listen())
+            self._spawn(self._poll())
 
-    def _own(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -90,23 +90,23 @@ class Mail:
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
-    async def post(self, recipient: UUID, kind: str, body: bytes = b"") -> None:
+    async def send(self, recipient: UUID, kind: str, body: bytes = b"") -> None:
         """Raises StorageError."""
         await self._database.change(POST, recipient, self._daemon, kind, body, self._channel)
 
-    async def tell(self, notice: str) -> None:
+    async def notify_all(self, notice: str) -> None:
         """All daemons, at once, something short."""
         await self._database.change("SELECT pg_notify($1, $2)", self._channel, notice)
 
-    async def ask(
-        self, recipient: UUID, kind: str, body: bytes, *, seconds: float = ANSWER_SECONDS
+    async def request(
+        self, recipient: UUID, kind: str, body: bytes, *, seconds: float = REPLY_TIMEOUT_SECONDS
     ) -> bytes:
         """Raises RefusedError, StorageError, and StorageUnavailableError without an answer."""
         number = uuid4().hex
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        self._pending_requests[number] = answer
         try:
-            await self.post(recipient, f"{ASK}{number} {kind}", body)
+            await self.send(recipient, f"{ASK}{number} {kind}", body)
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
@@ -115,7 +115,7 @@ class Mail:
                 "try again in a moment"
             ) from None
         finally:
-            del self._asked[number]
+            del self._pending_requests[number]
 
     # ── Receiving ───────────────────────────────────────────────────────────────────────────
 
@@ -133,76 +133,76 @@ class Mail:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
 
-    async def _listen_on(self, connection: Connection) -> None:
+    async def _listen_on(self, connection: PostgresConnection) -> None:
         """Until it breaks. An idle one is tried now and then: a broken one says nothing."""
         try:
-            await connection.add_listener(self._channel, self._noticed)
+            await connection.add_listener(self._channel, self._on_notice)
             self.is_listening = True
-            self._something.set()  # something may have come while nobody listened
+            self._has_mail.set()  # something may have come while nobody listened
             while not connection.is_closed():
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
                 await connection.fetchval("SELECT 1")
-        except (*PASSING, asyncpg.PostgresError) as error:
+        except (*TRANSIENT_ERRORS, asyncpg.PostgresError) as error:
             log.info("listens no more: %s", error)
         finally:
             with suppress(Exception):
                 connection.terminate()
 
-    def _noticed(self, _connection: object, _pid: int, _channel: str, notice: object) -> None:
+    def _on_notice(self, _connection: object, _pid: int, _channel: str, notice: object) -> None:
         text = str(notice)
         if text == f"mail {self._daemon}":
-            self._something.set()
+            self._has_mail.set()
         elif not text.startswith("mail "):
-            self._hear(text)
+            self._on_other_notice(text)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK):
-                    await self._something.wait()
-            self._something.clear()
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._has_mail.wait()
+            self._has_mail.clear()
             try:
                 letters = await self._database.change(TAKE, self._daemon)
             except StorageError as error:
                 log.info("the mail was not fetched: %s", error)
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
                 continue
             for row in letters:
                 try:
-                    self._open(row["sender"], row["kind"], row["body"])
+                    self._dispatch(row["sender"], row["kind"], row["body"])
                 except Exception:
                     log.exception("a letter could not be read")
 
-    def _open(self, sender: UUID, kind: str, body: bytes) -> None:
+    def _dispatch(self, sender: UUID, kind: str, body: bytes) -> None:
         if kind.startswith(ASK):
             _, number, subject = kind.split(" ", 2)
-            self._own(self._give_answer(sender, number, subject, body))
+            self._spawn(self._reply(sender, number, subject, body))
         elif kind.startswith((ANSWER, REFUSAL)):
             word, number = kind.split(" ", 1)
-            waiting = self._asked.get(number)
+            waiting = self._pending_requests.get(number)
             if waiting is not None and not waiting.done():
                 if f"{word} " == REFUSAL:
-                    waiting.set_exception(RefusedError(body.decode(errors="replace")))
+                    waiting.set_exception(PeerRefusedError(body.decode(errors="replace")))
                 else:
                     waiting.set_result(body)
-        elif (taking := self._taking.get(kind)) is not None:
+        elif (taking := self._message_handlers.get(kind)) is not None:
             taking(sender, body)
 
-    async def _give_answer(self, sender: UUID, number: str, kind: str, body: bytes) -> None:
-        answering = self._answering.get(kind)
+    async def _reply(self, sender: UUID, number: str, kind: str, body: bytes) -> None:
+        answering = self._request_handlers.get(kind)
         word = ANSWER
         try:
-            answer = await (answering or unknown)(body)
-        except RefusedError as error:
+            answer = await (answering or refuse_unknown)(body)
+        except PeerRefusedError as error:
             word, answer = REFUSAL, str(error).encode()
         except Exception as error:
             log.exception("a daemon asked for %s, which failed", kind)
             word, answer = REFUSAL, f"internal error ({type(error).__name__})".encode()
         try:
-            await self.post(sender, f"{word}{number}", answer)
+            await self.send(sender, f"{word}{number}", answer)
         except StorageError as error:
             log.warning("a daemon gets no answer: %s", error)
 
 
-async def unknown(_body: bytes) -> bytes:
-    raise RefusedError("the daemon that has the turn is of another version and cannot do that")
+async def refuse_unknown(_body: bytes) -> bytes:
+    raise PeerRefusedError("the daemon that has the turn is of another version and cannot do that")

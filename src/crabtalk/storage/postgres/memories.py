@@ -13,14 +13,19 @@ from weakref import WeakKeyDictionary
 
 from crabtalk.memory import Memory, NameTakenError, UnknownEntryError, crmem
 
-from .database import Database
-from .memory_entries import Answer, read_all
-from .memory_journal import BEGUN, PostgresJournal, told, write_all
+from .database import PostgresDatabase
+from .memory_entries import FetchedEntries, read_memory
+from .memory_journal import (
+    BEGIN_MEMORY,
+    PostgresMemoryBackend,
+    translate_store_errors,
+    write_memory,
+)
 
 log = logging.getLogger(__name__)
 
 # How long a thread waits for the loop, longer than the database has for a statement.
-WAIT = 30.0
+LOOP_TIMEOUT_SECONDS = 30.0
 
 TABLES = """
 -- A name may go to another memory, so everything else goes by the id.
@@ -69,29 +74,35 @@ WHERE name = $1 OR name >= $1 || '/' AND name < $1 || '0' ORDER BY name
 """
 
 
-class PostgresMemories:
+class PostgresMemoryStore:
     """Used on one loop. Memories are named as their files would be."""
 
     def __init__(
-        self, database: Database, *, wait: float = WAIT, now: Callable[[], float] = time.time
+        self,
+        database: PostgresDatabase,
+        *,
+        wait: float = LOOP_TIMEOUT_SECONDS,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
         self._wait = wait
         self._now = now
-        self._journals: WeakKeyDictionary[Memory, PostgresJournal] = WeakKeyDictionary()
+        self._backends: WeakKeyDictionary[Memory, PostgresMemoryBackend] = WeakKeyDictionary()
 
     async def open(self, name: str) -> Memory:
         """As it is now; one that is not there is empty. Raises StoreError."""
-        with told():
-            answer = await read_all(self._database, name)
+        with translate_store_errors():
+            answer = await read_memory(self._database, name)
         loop = asyncio.get_running_loop()
-        journal = PostgresJournal(self._database, name, answer.position, loop, self._wait)
-        memory = await asyncio.to_thread(self._made, name, answer, journal)
-        self._journals[memory] = journal
+        journal = PostgresMemoryBackend(self._database, name, answer.position, loop, self._wait)
+        memory = await asyncio.to_thread(self._build_memory, name, answer, journal)
+        self._backends[memory] = journal
         return memory
 
-    def _made(self, name: str, answer: Answer, journal: PostgresJournal) -> Memory:
-        news = answer.news()
+    def _build_memory(
+        self, name: str, answer: FetchedEntries, journal: PostgresMemoryBackend
+    ) -> Memory:
+        news = answer.to_remote_changes()
         entries = [entry for entry in news.entries.values() if entry is not None]
         return Memory(Path(name), entries, news.next_id, journal, now=self._now)
 
@@ -100,10 +111,10 @@ class PostgresMemories:
 
         Cancelled, it has it or not. Raises StoreError.
         """
-        with told():
-            answer = await self._journals[memory].ask()
+        with translate_store_errors():
+            answer = await self._backends[memory].fetch_changes()
         if answer is not None:
-            await asyncio.to_thread(lambda: memory.take(answer.news()))
+            await asyncio.to_thread(lambda: memory.apply_remote(answer.to_remote_changes()))
 
     async def rename(self, old: str, new: str) -> None:
         """The memory of an agent, and those it has for senders; what is there already stays there.
@@ -117,15 +128,15 @@ class PostgresMemories:
 
     # ── Whole memories ──────────────────────────────────────────────────────────────────────
 
-    async def names(self) -> list[str]:
-        with told():
+    async def list_names(self) -> list[str]:
+        with translate_store_errors():
             rows = await self._database.fetch("SELECT name FROM memories ORDER BY name")
         return [row["name"] for row in rows]
 
     async def export_memory(self, name: str) -> bytes:
         """As a CRMEM file has it."""
-        with told():
-            answer = await read_all(self._database, name)
+        with translate_store_errors():
+            answer = await read_memory(self._database, name)
         if not answer.position.memory:
             raise UnknownEntryError(f"there is no memory called {name}")
         return await asyncio.to_thread(answer.encode)
@@ -133,10 +144,10 @@ class PostgresMemories:
     async def import_memory(self, name: str, data: bytes) -> None:
         """Exactly what the bytes of a CRMEM file say, ids too. Raises NameTakenError where there
         is a memory."""
-        contents = await asyncio.to_thread(crmem.decode, data)
-        with told():
+        contents = await asyncio.to_thread(crmem.decode_memory, data)
+        with translate_store_errors():
             async with self._database.transaction() as connection:
-                row = await connection.fetchrow(BEGUN, name, contents.next_id)
+                row = await connection.fetchrow(BEGIN_MEMORY, name, contents.next_id)
                 if row is None:
                     raise NameTakenError(f"{name} remembers something already; remove that first")
-                await write_all(connection, row["id"], row["seq"], contents.entries)
+                await write_memory(connection, row["id"], row["seq"], contents.entries)

@@ -11,40 +11,40 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from crabtalk.memory import (
-    Change,
-    Entry,
-    News,
-    Position,
-    Put,
-    Sizes,
-    StoreError,
-    StoreUnavailableError,
-    Table,
+    BackendSizes,
+    EntryChange,
+    EntryTable,
+    JournalPosition,
+    MemoryEntry,
+    MemoryStoreError,
+    MemoryUnavailableError,
+    PutEntry,
+    RemoteChanges,
 )
 from crabtalk.storage.errors import StorageError, StorageUnavailableError
 
-from .database import Connection, Database
-from .memory_entries import Answer, copy_all, read_all, row_of
+from .database import PostgresConnection, PostgresDatabase
+from .memory_entries import FetchedEntries, copy_entries, read_memory, to_entry_row
 
 X = TypeVar("X")
 T = TypeVar("T")
 
 # How long a thread waits for the loop while a whole memory is written.
-WAIT_FOR_ALL = 300.0
+REPLACE_TIMEOUT_SECONDS = 300.0
 # Changes that are told one by one; whoever missed more reads the whole memory. Pruned now and then.
-KEPT = 1000
+MAX_JOURNAL_ROWS = 1000
 PRUNED_EVERY = 100
 
 # A memory comes with its first write. Of two daemons that both begin one, the second has news.
-BEGUN = """
+BEGIN_MEMORY = """
     INSERT INTO memories (name, seq, next_id) VALUES ($1, 1, $2)
     ON CONFLICT (name) DO NOTHING RETURNING id, seq
 """
-CONTINUED = """
+CONTINUE_MEMORY = """
     UPDATE memories SET seq = seq + 1, next_id = greatest(next_id, $2)
     WHERE name = $1 AND id = {id} AND seq = {seq} RETURNING id, seq
 """
-WRITE = """
+WRITE_TEMPLATE = """
 WITH locked AS ({locked}), noted AS (
     INSERT INTO memory_journal (memory, seq, entry) SELECT id, seq, $3 FROM locked
 ), pruned AS (
@@ -88,23 +88,25 @@ WHERE name = $1 AND id = $3 AND seq = $4 RETURNING id, seq
 """
 
 
-def written(locked: str, changed: str) -> str:
-    return WRITE.format(locked=locked, changed=changed, every=PRUNED_EVERY, kept=KEPT)
+def build_write_statement(locked: str, changed: str) -> str:
+    return WRITE_TEMPLATE.format(
+        locked=locked, changed=changed, every=PRUNED_EVERY, kept=MAX_JOURNAL_ROWS
+    )
 
 
-FIRST_PUT = written(BEGUN, PUT)
-NEXT_PUT = written(CONTINUED.format(id="$9", seq="$10"), PUT)
-NEXT_DROP = written(CONTINUED.format(id="$4", seq="$5"), DROP)
+FIRST_PUT = build_write_statement(BEGIN_MEMORY, PUT)
+NEXT_PUT = build_write_statement(CONTINUE_MEMORY.format(id="$9", seq="$10"), PUT)
+NEXT_DROP = build_write_statement(CONTINUE_MEMORY.format(id="$4", seq="$5"), DROP)
 
 
-class PostgresJournal:
+class PostgresMemoryBackend:
     """The Journal of one memory. Threads use it, and wait for the loop that has the database."""
 
     def __init__(
         self,
-        database: Database,
+        database: PostgresDatabase,
         name: str,
-        position: Position,
+        position: JournalPosition,
         loop: asyncio.AbstractEventLoop,
         wait: float,
     ) -> None:
@@ -116,100 +118,100 @@ class PostgresJournal:
 
     # ── From threads ────────────────────────────────────────────────────────────────────────
 
-    def append(self, change: Change) -> News | None:
-        outcome = self._await(self._wait, self._append, change)
-        if isinstance(outcome, Answer):
-            return outcome.news()
+    def append(self, change: EntryChange) -> RemoteChanges | None:
+        outcome = self._run_on_loop(self._wait, self._append, change)
+        if isinstance(outcome, FetchedEntries):
+            return outcome.to_remote_changes()
         self._position = outcome
         return None
 
-    def accept(self, news: News) -> bool:
+    def accept(self, news: RemoteChanges) -> bool:
         """Somebody else may have taken in as much while these were on their way."""
         known, new = self._position, news.position
-        is_known = known.seq >= new.seq if known.memory == new.memory else not news.is_all
+        is_known = known.seq >= new.seq if known.memory == new.memory else not news.is_complete
         if not is_known:
             self._position = new
         return not is_known
 
-    def replace(self, table: Table, *, is_partial: bool = False) -> News | None:
+    def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
         act = self._replace_if_current if is_partial else self._replace
-        outcome = self._await(WAIT_FOR_ALL, act, table)
-        if isinstance(outcome, Answer):
-            return outcome.news()
+        outcome = self._run_on_loop(REPLACE_TIMEOUT_SECONDS, act, table)
+        if isinstance(outcome, FetchedEntries):
+            return outcome.to_remote_changes()
         self._position = outcome
         return None
 
-    def settle(self, table: Table, *, last: bool = False) -> bool:
+    def try_checkpoint(self, table: EntryTable, *, last: bool = False) -> bool:
         return True
 
-    def fold(self, table: Table) -> None:
+    def checkpoint(self, table: EntryTable) -> None:
         """There is nothing to fold: entries are written with every change."""
 
-    def sizes(self) -> Sizes:
-        return Sizes()
+    def sizes(self) -> BackendSizes:
+        return BackendSizes()
 
     def close(self, *, remove: bool) -> None:
         """There is nothing to let go of."""
 
-    def _await(self, wait: float, act: Callable[[X], Coroutine[Any, Any, T]], given: X) -> T:
+    def _run_on_loop(self, wait: float, act: Callable[[X], Coroutine[Any, Any, T]], given: X) -> T:
         refuse_loop(self._loop)
         work = act(given)
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
-            raise StoreUnavailableError(f"{self._name} cannot be written: it is closed") from None
-        with told():
+            raise MemoryUnavailableError(f"{self._name} cannot be written: it is closed") from None
+        with translate_store_errors():
             try:
                 return future.result(wait)
             except (TimeoutError, CancelledError):
                 future.cancel()
-                raise StoreUnavailableError(
+                raise MemoryUnavailableError(
                     f"{self._name} could not be written within {wait:g} seconds; whether it was "
                     "kept shows when the database is back: look, then try again"
                 ) from None
 
     # ── On the loop ─────────────────────────────────────────────────────────────────────────
 
-    async def ask(self) -> Answer | None:
+    async def fetch_changes(self) -> FetchedEntries | None:
         """What this does not know yet, in one statement unless it is too much."""
         known = self._position
         rows = await self._database.fetch(SINCE, self._name, *known)
         if not rows:
-            return Answer(Position(), is_all=True) if known.memory else None
-        position = Position(rows[0]["memory"], rows[0]["seq"])
+            return FetchedEntries(JournalPosition(), is_complete=True) if known.memory else None
+        position = JournalPosition(rows[0]["memory"], rows[0]["seq"])
         if position == known:
             return None
         changes = sum(row["changes"] or 0 for row in rows if row["entry"] is not None)
         if position.memory != known.memory or changes != position.seq - known.seq:
-            return await read_all(self._database, self._name)
-        return Answer(position, rows[0]["next_id"], rows)
+            return await read_memory(self._database, self._name)
+        return FetchedEntries(position, rows[0]["next_id"], rows)
 
-    async def _append(self, change: Change) -> Position | Answer:
-        statement, values = self._statement(change)
+    async def _append(self, change: EntryChange) -> JournalPosition | FetchedEntries:
+        statement, values = self._build_statement(change)
         while True:
             rows = await self._database.change(statement, *values)
             if rows:
-                return Position(*rows[0])
-            answer = await self.ask()
+                return JournalPosition(*rows[0])
+            answer = await self.fetch_changes()
             # None when what made it fail was undone meanwhile: the memory went away and came back.
             if answer is not None:
                 return answer
 
-    def _statement(self, change: Change) -> tuple[str, list[Any]]:
+    def _build_statement(self, change: EntryChange) -> tuple[str, list[Any]]:
         known = self._position
-        if not isinstance(change, Put):
+        if not isinstance(change, PutEntry):
             return NEXT_DROP, [self._name, 0, change.id, *known]
         entry = change.entry
-        values = [self._name, entry.id + 1, *row_of(entry)]
+        values = [self._name, entry.id + 1, *to_entry_row(entry)]
         return (NEXT_PUT, [*values, *known]) if known.memory else (FIRST_PUT, values)
 
-    async def _replace(self, table: Table) -> Position | Answer:
+    async def _replace(self, table: EntryTable) -> JournalPosition | FetchedEntries:
         async with self._database.transaction() as connection:
             (row,) = await connection.fetch(REPLACE, self._name, table.next_id)
-            return await self._write_table(connection, Position(*row), table)
+            return await self._write_table(connection, JournalPosition(*row), table)
 
-    async def _replace_if_current(self, table: Table) -> Position | Answer:
+    async def _replace_if_current(self, table: EntryTable) -> JournalPosition | FetchedEntries:
         known = self._position
         while True:
             async with self._database.transaction() as connection:
@@ -217,31 +219,31 @@ class PostgresJournal:
                     values = [self._name, table.next_id, *known]
                     row = await connection.fetchrow(REPLACE_CURRENT, *values)
                 else:
-                    row = await connection.fetchrow(BEGUN, self._name, table.next_id)
+                    row = await connection.fetchrow(BEGIN_MEMORY, self._name, table.next_id)
                 if row is not None:
-                    return await self._write_table(connection, Position(*row), table)
-            answer = await self.ask()
+                    return await self._write_table(connection, JournalPosition(*row), table)
+            answer = await self.fetch_changes()
             if answer is not None:
                 return answer
 
     async def _write_table(
-        self, connection: Connection, position: Position, table: Table
-    ) -> Position:
+        self, connection: PostgresConnection, position: JournalPosition, table: EntryTable
+    ) -> JournalPosition:
         await connection.execute("DELETE FROM memory_entries WHERE memory = $1", position.memory)
-        await write_all(connection, *position, table)
+        await write_memory(connection, *position, table)
         return position
 
 
-async def write_all(
-    connection: Connection, memory: int, seq: int, entries: Iterable[Entry]
+async def write_memory(
+    connection: PostgresConnection, memory: int, seq: int, entries: Iterable[MemoryEntry]
 ) -> None:
     """Entries where there are none, and that all are new."""
-    await copy_all(connection, memory, entries)
+    await copy_entries(connection, memory, entries)
     await connection.execute(
         "INSERT INTO memory_journal (memory, seq) VALUES ($1, $2)", memory, seq
     )
     await connection.execute(
-        "DELETE FROM memory_journal WHERE memory = $1 AND seq <= $2", memory, seq - KEPT
+        "DELETE FROM memory_journal WHERE memory = $1 AND seq <= $2", memory, seq - MAX_JOURNAL_ROWS
     )
 
 
@@ -256,11 +258,11 @@ def refuse_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_store_errors() -> Iterator[None]:
     """What the database refuses, as a memory does."""
     try:
         yield
     except StorageUnavailableError as error:
-        raise StoreUnavailableError(str(error)) from error
+        raise MemoryUnavailableError(str(error)) from error
     except StorageError as error:
-        raise StoreError(str(error)) from error
+        raise MemoryStoreError(str(error)) from error

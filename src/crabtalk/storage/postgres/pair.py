@@ -5,13 +5,13 @@ import hashlib
 from crabtalk.storage.records import Pair
 
 
-def key_of(pair: Pair) -> str:
+def make_pair_key(pair: Pair) -> str:
     """Of the exact pair: two that differ have two, be they as long as they like."""
     exact = f"{len(pair.agent)}:{pair.agent}{pair.sender}".encode(errors="surrogatepass")
     return hashlib.blake2b(exact, digest_size=16).hexdigest()
 
 
-def column(text: str) -> str:
+def encode_column(text: str) -> str:
     """NUL, and halves of surrogate pairs, are in no column."""
     if not text.isprintable() or "\\" in text:
         text = text.replace("\\", "\\\\").replace("\0", "\\0")
@@ -19,7 +19,7 @@ def column(text: str) -> str:
     return text
 
 
-def uncolumn(text: str) -> str:
+def decode_column(text: str) -> str:
     if "\\" not in text:
         return text
     return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))

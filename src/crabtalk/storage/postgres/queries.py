@@ -1,7 +1,7 @@
 """The statements of PostgresStorage. None looks at more rows for there being more conversations,
 but those that list them all."""
 
-from .rows import META as COLUMNS
+from .rows import META_COLUMNS as COLUMNS
 
 # For so long those that were deleted are remembered for whoever follows.
 REMEMBERED_DAYS = 7
@@ -9,7 +9,7 @@ REMEMBERED_SECONDS = (REMEMBERED_DAYS - 1) * 24 * 3600
 # What one message may have to be shown around another.
 LARGEST_AROUND = 1024 * 1024
 # Rows looked at in one go by who follows.
-FOLLOWED = 1000
+MAX_ROWS_FOLLOWED = 1000
 
 CONVERSATION = f"SELECT id, last_seq, marker_seq, {COLUMNS} FROM conversations WHERE key = $1"
 OF_HANDLE = "SELECT id, last_seq, agent, sender, created_at FROM conversations WHERE handle = $1"
@@ -106,8 +106,8 @@ SELECT a.daemon, a.run, false FROM accepted a
 JOIN daemons d ON d.id = a.daemon AND d.expires_at > clock_timestamp()
 WHERE a.key = $1 AND a.daemon <> $2 AND a.steer = 0 AND (a.run = $3 OR a.message_key = $4)
 """
-WANT = "INSERT INTO interests (daemon, agent, sender) VALUES ($1, $2, $3)"
-WANTED = """
+INSERT_INTEREST = "INSERT INTO interests (daemon, agent, sender) VALUES ($1, $2, $3)"
+NOTIFY_INTERESTS = """
 UPDATE revisions SET number = number + 1 WHERE what = 'interests'
 RETURNING pg_notify($1, 'revision interests ' || number)
 """
@@ -134,7 +134,7 @@ SELECT seq, body FROM (
         row_number() OVER (ORDER BY seq) AS place
     FROM (
         SELECT seq, kind, body FROM entries
-        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {FOLLOWED}
+        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {MAX_ROWS_FOLLOWED}
     ) AS few
 ) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq
 """
@@ -145,7 +145,7 @@ SELECT seq, body FROM (
         row_number() OVER (ORDER BY seq) AS place
     FROM (
         SELECT seq, body FROM entries
-        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {FOLLOWED}
+        WHERE conversation = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT {MAX_ROWS_FOLLOWED}
     ) AS few
 ) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq
 """
@@ -161,7 +161,7 @@ ORDER BY wanted.place, e.message_id
 """
 
 
-def listing(agent: str, sender: str) -> tuple[str, list[str]]:
+def build_listing_query(agent: str, sender: str) -> tuple[str, list[str]]:
     """Handle and meta of all, or of those that match: an index for each of both."""
     conditions: list[str] = []
     values: list[str] = []

@@ -6,27 +6,27 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.storage.acceptance import Accepted
+from crabtalk.storage.acceptance import AcceptedMessage
 from crabtalk.storage.records import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
+    ConversationMeta,
     EventRecord,
     MarkerRecord,
     MessageRecord,
-    Meta,
     MetaRecord,
     Pair,
     Record,
-    decode,
+    decode_record,
     encode_line,
-    without_halves,
+    replace_surrogates,
 )
 
-from .pair import column, uncolumn
+from .pair import decode_column, encode_column
 
 log = logging.getLogger(__name__)
 
-META = "agent, sender, created_at, title, updated_at, message_count, approved, mode"
-KINDS: dict[type[Record], str] = {
+META_COLUMNS = "agent, sender, created_at, title, updated_at, message_count, approved, mode"
+RECORD_KINDS: dict[type[Record], str] = {
     MessageRecord: "message",
     EventRecord: "event",
     MarkerRecord: "marker",
@@ -34,7 +34,7 @@ KINDS: dict[type[Record], str] = {
 }
 
 
-class Patch(msgspec.Struct):
+class ConversationPatch(msgspec.Struct):
     """What records change in the row of their conversation; None leaves a column as it is."""
 
     created_at: str | None = None
@@ -56,14 +56,14 @@ class Patch(msgspec.Struct):
     def _add_meta(self, record: MetaRecord) -> None:
         for name in ("created_at", "updated_at", "title", "message_count"):
             if (value := getattr(record, name)) is not None:
-                setattr(self, name, column(value) if isinstance(value, str) else value)
+                setattr(self, name, encode_column(value) if isinstance(value, str) else value)
         if record.approved is not None:
-            self.approved = [column(tool) for tool in record.approved]
+            self.approved = [encode_column(tool) for tool in record.approved]
 
 
-def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
+def to_append_arguments(records: Sequence[Record]) -> tuple[Any, ...]:
     """Arguments of crabtalk_append_runs: the patch, then the entries column by column."""
-    patch = Patch()
+    patch = ConversationPatch()
     for place, record in enumerate(records, 1):
         patch.add(place, record)
     return (
@@ -74,66 +74,66 @@ def values_of(records: Sequence[Record]) -> tuple[Any, ...]:
         patch.approved,
         patch.marker,
         [record.id if isinstance(record, MessageRecord) else None for record in records],
-        [KINDS[type(record)] for record in records],
+        [RECORD_KINDS[type(record)] for record in records],
         [encode_line(record)[:-1].decode() for record in records],
-        [run_of(record) for record in records],
-        [key_of_message(record) for record in records],
+        [get_run_column(record) for record in records],
+        [get_key_column(record) for record in records],
     )
 
 
-def run_of(record: Record) -> str | None:
+def get_run_column(record: Record) -> str | None:
     """The id of the run it belongs to, as a column holds it."""
     if isinstance(record, MessageRecord | EventRecord) and record.run:
-        return column(record.run)
+        return encode_column(record.run)
     return None
 
 
-def key_of_message(record: Record) -> str | None:
+def get_key_column(record: Record) -> str | None:
     if isinstance(record, MessageRecord) and record.key and record.run:
-        return column(record.key)
+        return encode_column(record.key)
     return None
 
 
-def body_of(entry: Accepted) -> str:
+def encode_accepted(entry: AcceptedMessage) -> str:
     """An accepted text as a column takes it."""
     try:
         return msgspec.json.encode(entry).decode()
     except UnicodeEncodeError:
-        return msgspec.json.encode(without_halves(msgspec.to_builtins(entry))).decode()
+        return msgspec.json.encode(replace_surrogates(msgspec.to_builtins(entry))).decode()
 
 
-def entries_of(bodies: Iterable[str]) -> list[Accepted]:
-    return [msgspec.json.decode(body, type=Accepted) for body in bodies]
+def decode_accepted(bodies: Iterable[str]) -> list[AcceptedMessage]:
+    return [msgspec.json.decode(body, type=AcceptedMessage) for body in bodies]
 
 
-def meta_of(row: Any, summary: str = "") -> Meta:
-    return Meta(
-        agent=uncolumn(row["agent"]),
-        created_by=uncolumn(row["sender"]),
-        created_at=uncolumn(row["created_at"]),
-        title=uncolumn(row["title"]),
-        updated_at=uncolumn(row["updated_at"]),
-        message_count=min(max(0, row["message_count"]), MOST_MESSAGES),
+def read_meta_row(row: Any, summary: str = "") -> ConversationMeta:
+    return ConversationMeta(
+        agent=decode_column(row["agent"]),
+        created_by=decode_column(row["sender"]),
+        created_at=decode_column(row["created_at"]),
+        title=decode_column(row["title"]),
+        updated_at=decode_column(row["updated_at"]),
+        message_count=min(max(0, row["message_count"]), MAX_MESSAGES),
         summary=summary,
-        approved=tuple(uncolumn(tool) for tool in row["approved"]),
+        approved=tuple(decode_column(tool) for tool in row["approved"]),
         mode=row["mode"],
     )
 
 
-def pair_of(row: Any) -> Pair:
-    return Pair(uncolumn(row["agent"]), uncolumn(row["sender"]))
+def read_pair_row(row: Any) -> Pair:
+    return Pair(decode_column(row["agent"]), decode_column(row["sender"]))
 
 
-def records_of(bodies: Iterable[str]) -> list[Record]:
+def decode_records(bodies: Iterable[str]) -> list[Record]:
     """What cannot be read, which nobody but a person could have written, is told and left out."""
     found: list[Record] = []
     for body in bodies:
         try:
-            found.append(decode(body.encode()))
+            found.append(decode_record(body.encode()))
         except ValueError as error:
             log.warning("an entry in the database cannot be read: %s", error)
     return found
 
 
-def messages_of(bodies: Iterable[str]) -> tuple[MessageRecord, ...]:
-    return tuple(record for record in records_of(bodies) if isinstance(record, MessageRecord))
+def decode_messages(bodies: Iterable[str]) -> tuple[MessageRecord, ...]:
+    return tuple(record for record in decode_records(bodies) if isinstance(record, MessageRecord))

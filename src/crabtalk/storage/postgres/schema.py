@@ -9,7 +9,7 @@ import logging
 
 from crabtalk.storage.errors import StorageError
 
-from .database import Database
+from .database import PostgresDatabase
 from .memories import TABLES as MEMORIES
 from .message_keys import TABLES as MESSAGE_KEYS
 
@@ -334,7 +334,7 @@ MIGRATIONS = (
 )
 
 
-async def migrate(database: Database) -> int:
+async def migrate_schema(database: PostgresDatabase) -> int:
     """Brings a database to this version; one daemon at a time. Returns how many steps it took."""
     async with database.transaction() as connection:
         schema = await connection.fetchval("SELECT current_schema()")

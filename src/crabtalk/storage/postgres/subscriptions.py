@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 from crabtalk.storage.subscription import Subscription
 
-from .database import LARGEST, Database
+from .database import MAX_BIGINT, PostgresDatabase
 
-CHANGED = """
+NOTIFY_CHANGE = """
 UPDATE revisions SET number = number + 1 WHERE what = 'subscriptions'
 RETURNING pg_notify($1, 'revision subscriptions ' || number)
 """
@@ -17,7 +17,7 @@ class SubscriptionTable:
 
     is_shared = True
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
         self._channel = channel
 
@@ -27,7 +27,7 @@ class SubscriptionTable:
         )
         return [Subscription(**row) for row in rows]
 
-    async def of(self, source: str) -> list[Subscription]:
+    async def list_for_source(self, source: str) -> list[Subscription]:
         """Those of one source, as they are now."""
         rows = await self._database.fetch(
             "SELECT id, source, target_agent, once, created_by FROM subscriptions "
@@ -48,16 +48,16 @@ class SubscriptionTable:
                 once,
                 created_by,
             )
-            await connection.execute(CHANGED, self._channel)
+            await connection.execute(NOTIFY_CHANGE, self._channel)
         return Subscription(number, source, target_agent, once, created_by)
 
     async def remove(self, ids: Collection[int]) -> set[int]:
         """Those that were there."""
-        ids = [number for number in ids if number <= LARGEST]
+        ids = [number for number in ids if number <= MAX_BIGINT]
         async with self._database.transaction() as connection:
             rows = await connection.fetch(
                 "DELETE FROM subscriptions WHERE id = ANY($1::bigint[]) RETURNING id", ids
             )
             if rows:
-                await connection.execute(CHANGED, self._channel)
+                await connection.execute(NOTIFY_CHANGE, self._channel)
         return {row["id"] for row in rows}

@@ -1,25 +1,25 @@
 """The engines, one module each."""
 
-from .bing import Bing
-from .brave import Brave
-from .brave_api import BraveApi
-from .ddgs import Ddgs
-from .duck_duck_go import DuckDuckGo
-from .engine import Engine
-from .mojeek import Mojeek
-from .searxng import Searxng
-from .tavily import Tavily
-from .wikipedia import Wikipedia
+from .bing import BingEngine
+from .brave import BraveEngine
+from .brave_api import BraveApiEngine
+from .ddgs import DdgsEngine
+from .duck_duck_go import DuckDuckGoEngine
+from .engine import SearchEngine
+from .mojeek import MojeekEngine
+from .searxng import SearxngEngine
+from .tavily import TavilyEngine
+from .wikipedia import WikipediaEngine
 
 __all__ = [
-    "Bing",
-    "Brave",
-    "BraveApi",
-    "Ddgs",
-    "DuckDuckGo",
-    "Engine",
-    "Mojeek",
-    "Searxng",
-    "Tavily",
-    "Wikipedia",
+    "BingEngine",
+    "BraveApiEngine",
+    "BraveEngine",
+    "DdgsEngine",
+    "DuckDuckGoEngine",
+    "MojeekEngine",
+    "SearchEngine",
+    "SearxngEngine",
+    "TavilyEngine",
+    "WikipediaEngine",
 ]

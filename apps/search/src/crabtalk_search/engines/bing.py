@@ -7,26 +7,30 @@ from urllib.parse import parse_qs, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import not_nothing, text_of, usable
+from .engine import extract_text, filter_usable, require_results
 
-A_PAGE = 10
-NOTHING = ("there are no results for", "no results found for")
+RESULTS_PER_PAGE = 10
+NO_RESULTS_PHRASES = ("there are no results for", "no results found for")
 
 
 @dataclass(frozen=True, slots=True)
-class Bing:
+class BingEngine:
     url: str = "https://www.bing.com/search"
     id: str = "bing"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
-        return read(await web.page(self.url, q=query, first=page * A_PAGE + 1, count=A_PAGE))
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
+        return parse_results(
+            await web.get_page(
+                self.url, q=query, first=page * RESULTS_PER_PAGE + 1, count=RESULTS_PER_PAGE
+            )
+        )
 
 
-def read(html: str) -> list[Hit]:
+def parse_results(html: str) -> list[EngineHit]:
     page = LexborHTMLParser(html)
     hits = []
     for result in page.css("li.b_algo"):
@@ -35,12 +39,12 @@ def read(html: str) -> list[Hit]:
             about = result.css_first(".b_caption p, .b_lineclamp2, .b_algoSlug")
             for mark in about.css(".algoSlug_icon, .news_dt") if about is not None else ():
                 mark.decompose()
-            address = followed(link.attributes.get("href") or "")
-            hits.append(Hit(text_of(link), address, text_of(about)))
-    return not_nothing(usable(hits), page, NOTHING)
+            address = resolve_link(link.attributes.get("href") or "")
+            hits.append(EngineHit(extract_text(link), address, extract_text(about)))
+    return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)
 
 
-def followed(url: str) -> str:
+def resolve_link(url: str) -> str:
     """Where a link of the counter leads; any other link leads where it says."""
     parts = urlsplit(url)
     if parts.path != "/ck/a":

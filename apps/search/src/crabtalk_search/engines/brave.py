@@ -4,26 +4,26 @@ from dataclasses import dataclass
 
 from selectolax.lexbor import LexborHTMLParser
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import not_nothing, text_of, usable
+from .engine import extract_text, filter_usable, require_results
 
 DESCRIPTION = ".snippet-description, .generic-snippet .content, .description"
-NOTHING = ("not many great matches", "no results found")
+NO_RESULTS_PHRASES = ("not many great matches", "no results found")
 
 
 @dataclass(frozen=True, slots=True)
-class Brave:
+class BraveEngine:
     url: str = "https://search.brave.com/search"
     id: str = "brave"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
-        return read(await web.page(self.url, q=query, source="web", offset=page))
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
+        return parse_results(await web.get_page(self.url, q=query, source="web", offset=page))
 
 
-def read(html: str) -> list[Hit]:
+def parse_results(html: str) -> list[EngineHit]:
     page = LexborHTMLParser(html)
     hits = []
     for result in page.css('div.snippet[data-type="web"]'):
@@ -31,5 +31,7 @@ def read(html: str) -> list[Hit]:
         if link is not None:
             title = result.css_first(".title, .snippet-title") or link
             about = result.css_first(DESCRIPTION)
-            hits.append(Hit(text_of(title), link.attributes["href"] or "", text_of(about)))
-    return not_nothing(usable(hits), page, NOTHING)
+            hits.append(
+                EngineHit(extract_text(title), link.attributes["href"] or "", extract_text(about))
+            )
+    return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)

@@ -3,26 +3,32 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import listed, plain, usable
+from .engine import filter_usable, get_objects, to_plain_text
 
 
 @dataclass(frozen=True, slots=True)
-class BraveApi:
+class BraveApiEngine:
     key: str = field(repr=False)
     url: str = "https://api.search.brave.com/res/v1/web/search"
     id: str = "brave_api"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         headers = {"X-Subscription-Token": self.key, "Accept": "application/json"}
-        return read(await web.get_json(self.url, headers=headers, q=query, count=20, offset=page))
+        return parse_results(
+            await web.get_json(self.url, headers=headers, q=query, count=20, offset=page)
+        )
 
 
-def read(answer: Any) -> list[Hit]:
-    return usable(
-        Hit(plain(entry.get("title")), str(entry.get("url")), plain(entry.get("description")))
-        for entry in listed(answer, "web", "results")
+def parse_results(answer: Any) -> list[EngineHit]:
+    return filter_usable(
+        EngineHit(
+            to_plain_text(entry.get("title")),
+            str(entry.get("url")),
+            to_plain_text(entry.get("description")),
+        )
+        for entry in get_objects(answer, "web", "results")
     )

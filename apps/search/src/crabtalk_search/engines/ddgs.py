@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import plain, usable
+from .engine import filter_usable, to_plain_text
 
-MOST = 10
-Ask: TypeAlias = Callable[[str, int], list[dict[str, Any]]]
+MAX_RESULTS = 10
+AskLibrary: TypeAlias = Callable[[str, int], list[dict[str, Any]]]
 
 
 def ask_library(query: str, page: int) -> list[dict[str, Any]]:
@@ -20,27 +20,31 @@ def ask_library(query: str, page: int) -> list[dict[str, Any]]:
         from ddgs import DDGS
     except ImportError:
         raise EngineError("it is not installed; install crabtalk-search[ddgs]") from None
-    return DDGS().text(query, page=page + 1, max_results=MOST)
+    return DDGS().text(query, page=page + 1, max_results=MAX_RESULTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Ddgs:
-    ask: Ask = ask_library
+class DdgsEngine:
+    ask: AskLibrary = ask_library
     id: str = "ddgs"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         """In a thread: the library blocks. Cancelled, the thread ends by itself, unheard."""
         try:
-            return read(await asyncio.to_thread(self.ask, query, page))
+            return parse_results(await asyncio.to_thread(self.ask, query, page))
         except EngineError:
             raise
         except Exception as error:  # the library's own, and those of what it asks
             raise EngineError(str(error) or type(error).__name__) from None
 
 
-def read(entries: list[dict[str, Any]]) -> list[Hit]:
-    return usable(
-        Hit(plain(entry.get("title")), str(entry.get("href")), plain(entry.get("body")))
+def parse_results(entries: list[dict[str, Any]]) -> list[EngineHit]:
+    return filter_usable(
+        EngineHit(
+            to_plain_text(entry.get("title")),
+            str(entry.get("href")),
+            to_plain_text(entry.get("body")),
+        )
         for entry in entries
     )

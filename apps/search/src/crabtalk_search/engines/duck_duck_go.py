@@ -6,50 +6,50 @@ from urllib.parse import parse_qs, urlsplit
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import not_nothing, text_of, usable
+from .engine import extract_text, filter_usable, require_results
 
-NOTHING = ("no results.", "no more results", "no results found for")
+NO_RESULTS_PHRASES = ("no results.", "no more results", "no results found for")
 
 
 @dataclass(frozen=True, slots=True)
-class DuckDuckGo:
+class DuckDuckGoEngine:
     lite: str = "https://lite.duckduckgo.com/lite/"
     html: str = "https://html.duckduckgo.com/html/"
     id: str = "duck_duck_go"
     has_pages: bool = False
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         try:
-            return read_lite(await web.page(self.lite, q=query))
+            return parse_lite_results(await web.get_page(self.lite, q=query))
         except EngineError:
-            return read_html(await web.page(self.html, q=query))
+            return parse_html_results(await web.get_page(self.html, q=query))
 
 
-def read_lite(html: str) -> list[Hit]:
+def parse_lite_results(html: str) -> list[EngineHit]:
     """A table: one row for the link, one for what the page says."""
     page = LexborHTMLParser(html)
-    hits = usable(
-        Hit(text_of(link), followed(link), text_of(snippet_below(link)))
+    hits = filter_usable(
+        EngineHit(extract_text(link), resolve_link(link), extract_text(find_snippet(link)))
         for link in page.css("tr:not(.result-sponsored) a.result-link")
     )
-    return not_nothing(hits, page, NOTHING)
+    return require_results(hits, page, NO_RESULTS_PHRASES)
 
 
-def read_html(html: str) -> list[Hit]:
+def parse_html_results(html: str) -> list[EngineHit]:
     page = LexborHTMLParser(html)
     hits = []
     for result in page.css(".result:not(.result--ad)"):
         link = result.css_first("a.result__a")
         if link is not None:
             about = result.css_first(".result__snippet")
-            hits.append(Hit(text_of(link), followed(link), text_of(about)))
-    return not_nothing(usable(hits), page, NOTHING)
+            hits.append(EngineHit(extract_text(link), resolve_link(link), extract_text(about)))
+    return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)
 
 
-def snippet_below(link: LexborNode) -> LexborNode | None:
+def find_snippet(link: LexborNode) -> LexborNode | None:
     """The snippet in the rows after the link's, before those of the next link."""
     row = link.parent
     while row is not None and row.tag != "tr":
@@ -65,7 +65,7 @@ def snippet_below(link: LexborNode) -> LexborNode | None:
     return None
 
 
-def followed(link: LexborNode) -> str:
+def resolve_link(link: LexborNode) -> str:
     """Where it leads without the detour; an advertisement leads nowhere."""
     url = link.attributes.get("href") or ""
     parts = urlsplit(url)

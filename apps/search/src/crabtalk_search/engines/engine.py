@@ -6,11 +6,11 @@ from typing import Any, Protocol
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
 
-class Engine(Protocol):
+class SearchEngine(Protocol):
     """Knows nothing of the others, and may fail alone."""
 
     @property
@@ -21,27 +21,29 @@ class Engine(Protocol):
     def has_pages(self) -> bool:
         """Whether it has more than a first page. It is not asked for others if not."""
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         """The hits on that page, the first being 0. Raises EngineError."""
 
 
-def text_of(node: LexborNode | None) -> str:
+def extract_text(node: LexborNode | None) -> str:
     """Its text with single blanks; nothing for no node."""
     return " ".join(node.text(separator="").split()) if node is not None else ""
 
 
-def usable(hits: Iterable[Hit]) -> list[Hit]:
+def filter_usable(hits: Iterable[EngineHit]) -> list[EngineHit]:
     """Without those that lead nowhere."""
     return [hit for hit in hits if hit.title and hit.url.startswith(("http://", "https://"))]
 
 
-def not_nothing(hits: list[Hit], page: LexborHTMLParser, nothing: tuple[str, ...]) -> list[Hit]:
+def require_results(
+    hits: list[EngineHit], page: LexborHTMLParser, nothing: tuple[str, ...]
+) -> list[EngineHit]:
     """The hits. None at all is an answer only where the page says so, in one of these words.
 
     Otherwise it is a page we cannot read: a captcha, or a new layout.
     """
     if not hits:
-        text = text_of(page.body).lower()
+        text = extract_text(page.body).lower()
         if not any(words in text for words in nothing):
             raise EngineError(
                 "no results on its page: it may ask for a captcha, or have a new layout; "
@@ -50,7 +52,7 @@ def not_nothing(hits: list[Hit], page: LexborHTMLParser, nothing: tuple[str, ...
     return hits
 
 
-def listed(answer: Any, *path: str) -> list[dict[str, Any]]:
+def get_objects(answer: Any, *path: str) -> list[dict[str, Any]]:
     """The list of objects at `path` in what a JSON engine sent; empty where there is none."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None
@@ -59,10 +61,10 @@ def listed(answer: Any, *path: str) -> list[dict[str, Any]]:
     return [entry for entry in answer if isinstance(entry, dict)]
 
 
-def plain(value: Any) -> str:
+def to_plain_text(value: Any) -> str:
     """A text of a JSON engine, without the tags some put around matches."""
     if not isinstance(value, str):
         return ""
     if "<" in value or "&" in value:
-        value = text_of(LexborHTMLParser(value).body)
+        value = extract_text(LexborHTMLParser(value).body)
     return " ".join(value.split())

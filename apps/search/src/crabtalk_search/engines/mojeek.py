@@ -4,31 +4,35 @@ from dataclasses import dataclass
 
 from selectolax.lexbor import LexborHTMLParser
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import not_nothing, text_of, usable
+from .engine import extract_text, filter_usable, require_results
 
-A_PAGE = 10
-NOTHING = ("no pages found",)
+RESULTS_PER_PAGE = 10
+NO_RESULTS_PHRASES = ("no pages found",)
 
 
 @dataclass(frozen=True, slots=True)
-class Mojeek:
+class MojeekEngine:
     url: str = "https://www.mojeek.com/search"
     id: str = "mojeek"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
-        return read(await web.page(self.url, q=query, s=page * A_PAGE + 1))
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
+        return parse_results(await web.get_page(self.url, q=query, s=page * RESULTS_PER_PAGE + 1))
 
 
-def read(html: str) -> list[Hit]:
+def parse_results(html: str) -> list[EngineHit]:
     page = LexborHTMLParser(html)
     hits = []
     for result in page.css("ul.results-standard > li"):
         link = result.css_first("h2 a, a.title")
         if link is not None:
             about = result.css_first("p.s")
-            hits.append(Hit(text_of(link), link.attributes.get("href") or "", text_of(about)))
-    return not_nothing(usable(hits), page, NOTHING)
+            hits.append(
+                EngineHit(
+                    extract_text(link), link.attributes.get("href") or "", extract_text(about)
+                )
+            )
+    return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)

@@ -3,25 +3,29 @@
 from dataclasses import dataclass
 from typing import Any
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import listed, plain, usable
+from .engine import filter_usable, get_objects, to_plain_text
 
 
 @dataclass(frozen=True, slots=True)
-class Searxng:
+class SearxngEngine:
     url: str
     id: str = "searxng"
     has_pages: bool = True
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         url = f"{self.url.rstrip('/')}/search"
-        return read(await web.get_json(url, q=query, format="json", pageno=page + 1))
+        return parse_results(await web.get_json(url, q=query, format="json", pageno=page + 1))
 
 
-def read(answer: Any) -> list[Hit]:
-    return usable(
-        Hit(plain(entry.get("title")), str(entry.get("url")), plain(entry.get("content")))
-        for entry in listed(answer, "results")
+def parse_results(answer: Any) -> list[EngineHit]:
+    return filter_usable(
+        EngineHit(
+            to_plain_text(entry.get("title")),
+            str(entry.get("url")),
+            to_plain_text(entry.get("content")),
+        )
+        for entry in get_objects(answer, "results")
     )

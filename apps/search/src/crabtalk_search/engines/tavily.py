@@ -3,29 +3,33 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import listed, plain, usable
+from .engine import filter_usable, get_objects, to_plain_text
 
-MOST = 10
+MAX_RESULTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Tavily:
+class TavilyEngine:
     key: str = field(repr=False)
     url: str = "https://api.tavily.com/search"
     id: str = "tavily"
     has_pages: bool = False
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         headers = {"Authorization": f"Bearer {self.key}"}
-        asked = {"query": query, "max_results": MOST}
-        return read(await web.post_json(self.url, asked, headers=headers))
+        asked = {"query": query, "max_results": MAX_RESULTS}
+        return parse_results(await web.post_json(self.url, asked, headers=headers))
 
 
-def read(answer: Any) -> list[Hit]:
-    return usable(
-        Hit(plain(entry.get("title")), str(entry.get("url")), plain(entry.get("content")))
-        for entry in listed(answer, "results")
+def parse_results(answer: Any) -> list[EngineHit]:
+    return filter_usable(
+        EngineHit(
+            to_plain_text(entry.get("title")),
+            str(entry.get("url")),
+            to_plain_text(entry.get("content")),
+        )
+        for entry in get_objects(answer, "results")
     )

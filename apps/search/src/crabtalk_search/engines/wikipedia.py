@@ -4,31 +4,36 @@ from dataclasses import dataclass
 from typing import Any
 
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import Hit
-from crabtalk_search.web import Web
+from crabtalk_search.hit import EngineHit
+from crabtalk_search.web import EngineClient
 
-from .engine import usable
+from .engine import filter_usable
 
-MOST = 10
+MAX_RESULTS = 10
 # Its operators ask every program to say what it is.
 HEADERS = {"User-Agent": "crabtalk-search (an open source agent daemon's search component)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wikipedia:
+class WikipediaEngine:
     url: str = "https://en.wikipedia.org/w/api.php"
     id: str = "wikipedia"
     has_pages: bool = False
 
-    async def search(self, web: Web, query: str, page: int) -> list[Hit]:
-        asked = {"action": "opensearch", "search": query, "limit": str(MOST), "format": "json"}
-        return read(await web.get_json(self.url, headers=HEADERS, **asked))
+    async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
+        asked = {
+            "action": "opensearch",
+            "search": query,
+            "limit": str(MAX_RESULTS),
+            "format": "json",
+        }
+        return parse_results(await web.get_json(self.url, headers=HEADERS, **asked))
 
 
-def read(answer: Any) -> list[Hit]:
+def parse_results(answer: Any) -> list[EngineHit]:
     """Four lists side by side: the question, then titles, descriptions and addresses."""
     match answer:
         case [_, [*titles], [*descriptions], [*urls]]:
             rows = zip(titles, urls, descriptions, strict=False)
-            return usable(Hit(*map(str, row)) for row in rows)
+            return filter_usable(EngineHit(*map(str, row)) for row in rows)
     raise EngineError("its answer has a shape we do not know; leave it out of `engines`")

@@ -6,19 +6,19 @@ Names and texts are anybody's: none of them can become markup.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.moments import day, local
+from crabtalk_tui.moments import format_day, format_local_time
 from crabtalk_tui.options import MODES
 
-from .candidates import Catalogue, Named
+from .candidates import NameCatalogue, NameEntry
 from .command_table import COMMANDS
-from .prices import Count, Spending
+from .prices import Spending, TokenCount
 
-LINE = 200  # characters of a text that is shown in one line
-BRIEF = 80  # the same, in a table
-MOST = 50  # rows of a list
-LATELY = 20  # things that happened
+MAX_TEXT = 200  # characters of a text that is shown in one line
+MAX_CELL_TEXT = 80  # the same, in a table
+MAX_ROWS = 50  # rows of a list
+MAX_EVENTS = 20  # things that happened
 # Anywhere, and what means something only where a line begins.
 MARKUP = re.compile(r"([\\`*_\[\]<>|~&]|^[#+=-]|(?<=^\d)[.)])")
 STATUS = {
@@ -29,165 +29,195 @@ STATUS = {
 }
 
 
-def help_page(keys: Mapping[str, str]) -> str:
+def format_help(keys: Mapping[str, str]) -> str:
     rows = [(f"`{command.usage}`", command.about) for command in COMMANDS.values()]
     return (
-        table(("command", "what it does"), rows)
+        format_table(("command", "what it does"), rows)
         + "\nAnything else goes to the agent: `/NAME` uses a skill, `@NAME TEXT` has another agent "
         "answer once. A space before the `/` hands a skill over that is called like a command.\n\n"
-        + table(("key", "what it does"), keys.items())
+        + format_table(("key", "what it does"), keys.items())
     )
 
 
-def help_line(name: str) -> str:
+def format_command_help(name: str) -> str:
     command = COMMANDS[name]
     return f"`{command.usage}`: {command.about}.\n"
 
 
-def agents(catalogue: Catalogue, current: str) -> str:
+def format_agents(catalogue: NameCatalogue, current: str) -> str:
     rows = [
-        (mark(agent.name, agent.name == current), plain(agent.model), plain(agent.about))
+        (
+            format_name(agent.name, agent.name == current),
+            escape_text(agent.model),
+            escape_text(agent.about),
+        )
         for agent in catalogue.agents
     ]
-    return table(("agent", "model", ""), rows) + "\n`/agent NAME` talks to another one.\n"
+    return format_table(("agent", "model", ""), rows) + "\n`/agent NAME` talks to another one.\n"
 
 
-def skills(catalogue: Catalogue) -> str:
+def format_skills(catalogue: NameCatalogue) -> str:
     if not catalogue.skills:
         return "There are no skills. Each is a folder with a `SKILL.md` in `skills/` of the home.\n"
-    return table(("skill", ""), [(f"`/{code(s.name)}`", plain(s.about)) for s in catalogue.skills])
+    return format_table(
+        ("skill", ""),
+        [(f"`/{escape_code(s.name)}`", escape_text(s.about)) for s in catalogue.skills],
+    )
 
 
-def models(names: Sequence[Named], current: str) -> str:
+def format_models(names: Sequence[NameEntry], current: str) -> str:
     if not names:
         return "No model can be used. `crabtalkd models` says why, `crabtalkd setup` adds one.\n"
-    rows = [(mark(model.name, model.name == current), plain(model.about)) for model in names]
-    return table(("model", ""), rows) + "\n`/model NAME` makes one the active one.\n"
+    rows = [
+        (format_name(model.name, model.name == current), escape_text(model.about))
+        for model in names
+    ]
+    return format_table(("model", ""), rows) + "\n`/model NAME` makes one the active one.\n"
 
 
 def format_modes(current: str, info: wire.ModeInfo) -> str:
-    rows = [(mark(name, name == current), about) for name, about in MODES.items()]
+    rows = [(format_name(name, name == current), about) for name, about in MODES.items()]
     if current != info.mode:
         where = "It holds for this chat"
     elif info.is_set:
         where = "It is set for this conversation"
     else:
         where = "It is the agent's own"
-    return table(("mode", "what runs without asking"), rows) + (
-        f"\nNow: {plain(current)}. {where}. `/mode NAME` or Shift+Tab sets another, "
+    return format_table(("mode", "what runs without asking"), rows) + (
+        f"\nNow: {escape_text(current)}. {where}. `/mode NAME` or Shift+Tab sets another, "
         "`/mode default` goes back to the agent's.\n"
     )
 
 
-def archives(found: Sequence[wire.ArchiveInfo]) -> str:
+def format_archives(found: Sequence[wire.ArchiveInfo]) -> str:
     rows = [
-        (str(number), local(each.archived_at), str(each.end_id - each.first_id), plain(each.title))
+        (
+            str(number),
+            format_local_time(each.archived_at),
+            str(each.end_id - each.first_id),
+            escape_text(each.title),
+        )
         for number, each in enumerate(found, 1)
     ]
-    return table(("", "when", "messages", "about"), rows) + "\n`/archives NUMBER` shows one.\n"
+    return (
+        format_table(("", "when", "messages", "about"), rows) + "\n`/archives NUMBER` shows one.\n"
+    )
 
 
-def hits(found: Iterable[wire.SessionHit]) -> str:
-    return "\n".join(map(hit, found))
+def format_hits(found: Iterable[wire.SessionHit]) -> str:
+    return "\n".join(map(format_hit, found))
 
 
-def hit(found: wire.SessionHit) -> str:
+def format_hit(found: wire.SessionHit) -> str:
     head = (
-        f"**{plain(found.title) or 'untitled'}** · {plain(found.agent)} with {plain(found.sender)}"
-        f" · {local(found.updated_at)}\n"
+        f"**{escape_text(found.title) or 'untitled'}** · "
+        f"{escape_text(found.agent)} with {escape_text(found.sender)}"
+        f" · {format_local_time(found.updated_at)}\n"
     )
     lines = [
-        f"- {f'**{who}**' if item.message_id == found.message_id else who}: {plain(item.snippet)}"
+        f"- {f'**{who}**' if item.message_id == found.message_id else who}: "
+        f"{escape_text(item.snippet)}"
         for item in found.window
-        for who in [f"{item.role} {code(item.tool_name)}".rstrip()]
+        for who in [f"{item.role} {escape_code(item.tool_name)}".rstrip()]
     ]
     return "\n".join([head, *lines, ""])
 
 
-def memory(page: wire.MemoryPage) -> str:
+def format_memory(page: wire.MemoryPage) -> str:
     rows = [
-        (day(entry.created_at), plain(entry.kind), plain(entry.name), plain(entry.content, BRIEF))
-        for entry in page.entries[:MOST]
+        (
+            format_day(entry.created_at),
+            escape_text(entry.kind),
+            escape_text(entry.name),
+            escape_text(entry.content, MAX_CELL_TEXT),
+        )
+        for entry in page.entries[:MAX_ROWS]
     ]
     rest = page.total - len(rows)
     more = f"\n{rest} more; `crabtalk memory list` has all.\n" if rest > 0 else ""
-    return table(("since", "kind", "name", "content"), rows) + more
+    return format_table(("since", "kind", "name", "content"), rows) + more
 
 
-def memory_hits(found: Iterable[wire.MemoryHit]) -> str:
+def format_memory_hits(found: Iterable[wire.MemoryHit]) -> str:
     return "\n".join(
-        f"**{plain(each.name)}** · {plain(each.kind)}, {local(each.created_at)}\n\n"
-        f"{quoted(each.content)}\n"
+        f"**{escape_text(each.name)}** · {escape_text(each.kind)}, "
+        f"{format_local_time(each.created_at)}\n\n"
+        f"{quote_text(each.content)}\n"
         for each in found
     )
 
 
-def servers(found: Iterable[wire.McpInfo]) -> str:
+def format_servers(found: Iterable[wire.McpInfo]) -> str:
     rows = [
-        (plain(s.name), STATUS.get(s.status, "not tried yet"), str(s.tool_count), plain(s.error))
+        (
+            escape_text(s.name),
+            STATUS.get(s.status, "not tried yet"),
+            str(s.tool_count),
+            escape_text(s.error),
+        )
         for s in found
     ]
-    return table(("server", "state", "tools", ""), rows)
+    return format_table(("server", "state", "tools", ""), rows)
 
 
-def events(happened: Sequence[str], subscriptions: Sequence[wire.SubscriptionInfo]) -> str:
-    parts = [f"- {plain(line)}" for line in happened[-LATELY:]] or [
+def format_events(happened: Sequence[str], subscriptions: Sequence[wire.SubscriptionInfo]) -> str:
+    parts = [f"- {escape_text(line)}" for line in happened[-MAX_EVENTS:]] or [
         "Nothing happened since the chat opened."
     ]
     if subscriptions:
         rows = [
             (
                 str(s.id),
-                plain(s.source),
-                plain(s.target_agent),
-                plain(s.created_by),
+                escape_text(s.source),
+                escape_text(s.target_agent),
+                escape_text(s.created_by),
                 "once" if s.once else "",
             )
-            for s in subscriptions[:MOST]
+            for s in subscriptions[:MAX_ROWS]
         ]
         head = ("", "when this is published", "this agent runs", "set up by", "")
-        parts += ["", table(head, rows)]
+        parts += ["", format_table(head, rows)]
     return "\n".join(parts) + "\n"
 
 
-def cost(spending: Spending) -> str:
+def format_cost(spending: Spending) -> str:
     if not spending.models:
         return "Nothing was spent since the chat was opened.\n"
     counts = [("last turn", spending.last)]
-    counts += [(plain(name) or "model", count) for name, count in spending.models.items()]
+    counts += [(escape_text(name) or "model", count) for name, count in spending.models.items()]
     counts += [("all", spending.total)] if len(spending.models) > 1 else []
-    rows = [row(name, count, spending) for name, count in counts]
-    shown = table(("", "turns", "tokens in", "tokens out", "cost"), rows)
+    rows = [format_cost_row(name, count, spending) for name, count in counts]
+    shown = format_table(("", "turns", "tokens in", "tokens out", "cost"), rows)
     if spending.total.cost is None:
         shown += '\nPrices come from `config/tui.toml` in the home: `[prices."MODEL"]`.\n'
     return shown + "\nWhat compactions spend is not in it.\n"
 
 
-def row(name: str, count: Count, spending: Spending) -> tuple[str, ...]:
-    money = plain(spending.shown(count.cost)) or "no price"
-    return name, str(count.turns), f"{count.read:,}", f"{count.written:,}", money
+def format_cost_row(name: str, count: TokenCount, spending: Spending) -> tuple[str, ...]:
+    money = escape_text(spending.format_cost(count.cost)) or "no price"
+    return name, str(count.turns), f"{count.input_tokens:,}", f"{count.output_tokens:,}", money
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def mark(name: str, is_current: bool) -> str:
-    return f"**{plain(name)}**" if is_current else plain(name)
+def format_name(name: str, is_current: bool) -> str:
+    return f"**{escape_text(name)}**" if is_current else escape_text(name)
 
 
-def plain(text: str, most: int = LINE) -> str:
+def escape_text(text: str, most: int = MAX_TEXT) -> str:
     """One line of text that is nothing but text."""
-    return MARKUP.sub(r"\\\1", one_line(text, most))
+    return MARKUP.sub(r"\\\1", to_one_line(text, most))
 
 
-def quoted(text: str, most: int = 10) -> str:
+def quote_text(text: str, most: int = 10) -> str:
     """The first lines, set off."""
     lines = [line for line in text.splitlines() if line.strip()]
     more = [f"… {len(lines) - most} more lines"] if len(lines) > most else []
-    return "\n".join(f"> {plain(line)}  " for line in [*lines[:most], *more])
+    return "\n".join(f"> {escape_text(line)}  " for line in [*lines[:most], *more])
 
 
-def code(text: str) -> str:
-    return one_line(text).replace("`", "'")
+def escape_code(text: str) -> str:
+    return to_one_line(text).replace("`", "'")

@@ -8,12 +8,12 @@ from bisect import bisect_right
 from prompt_toolkit.utils import get_cwidth
 
 from crabtalk.protocol import wire
-from crabtalk_tui.approval_text import INDENT, ApprovalLine, approval_lines, split_cells
+from crabtalk_tui.approval_text import INDENT, ApprovalLine, build_approval_lines, split_cells
 
 # Before a line of the call, and before what is left of one that is wider than the screen.
-FIRST, NEXT = "│ ", "┆ "
+CALL_GUTTER, CALL_GUTTER_NEXT = "│ ", "┆ "
 STYLES = {"title": "class:form.question", "fact": "", "call": "class:form.call"}
-KEYS = {"pageup", "pagedown", "home", "end", " "}
+SCROLL_KEYS = {"pageup", "pagedown", "home", "end", " "}
 
 Row = list[tuple[str, str]]
 
@@ -21,9 +21,9 @@ Row = list[tuple[str, str]]
 class ApprovalView:
     def __init__(self, question: wire.AskQuestion, asker: str = "") -> None:
         self.is_read = False  # its last row has been in view
-        self._lines = approval_lines(question, asker)
+        self._lines = build_approval_lines(question, asker)
         self._rows: list[Row] = []
-        self._starts: list[int] = []  # where in the text each row begins
+        self._row_offsets: list[int] = []  # where in the text each row begins
         self._width = 0
         self._top = 0
         self._height = 0  # rows in view when it was last drawn
@@ -65,21 +65,21 @@ class ApprovalView:
         """Wrapped anew when the width has changed. The text at the top stays at the top: a window
         that gets wider must not skip what nobody has read."""
         if width != self._width:
-            place = self._starts[self._top] if self._starts else 0
+            place = self._row_offsets[self._top] if self._row_offsets else 0
             self._width = width
-            self._rows, self._starts, start = [], [], 0
+            self._rows, self._row_offsets, start = [], [], 0
             for line in self._lines:
                 for row in wrap_line(line, width):
                     self._rows.append(row)
-                    self._starts.append(start)
+                    self._row_offsets.append(start)
                     start += len(row[-1][1])
-            self._top = bisect_right(self._starts, place) - 1
+            self._top = bisect_right(self._row_offsets, place) - 1
         return self._rows
 
 
 def wrap_line(line: ApprovalLine, width: int) -> list[Row]:
     style = STYLES[line.kind]
-    first, rest = (FIRST, NEXT) if line.kind == "call" else ("", INDENT)
+    first, rest = (CALL_GUTTER, CALL_GUTTER_NEXT) if line.kind == "call" else ("", INDENT)
     pieces = split_cells(line.text, max(width - len(rest), 2), get_cwidth)
     return [
         [("class:form.hint", rest if number else first), (style, piece)]

@@ -22,9 +22,9 @@ from prompt_toolkit.layout import (
 )
 from prompt_toolkit.styles import Style
 
-from .form import Line
-from .paper import Paper, rewraps
-from .prompt import Prompt
+from .form import StyledLine
+from .paper import TerminalOutput, is_rewrapping_terminal
+from .prompt import InputPrompt
 
 STYLE = Style.from_dict(
     {
@@ -52,48 +52,53 @@ STYLE = Style.from_dict(
 ESCAPE_SECONDS = 0.03
 # Seconds that a drawing waits for more keys that are there already: of a paste that is not marked
 # as one a thousand come at a time, and to draw after each takes far longer than to read them.
-POSTPONED = 0.008
+MAX_POSTPONE_SECONDS = 0.008
 # The least that is left of a low terminal for what is finished.
-ROOM_ABOVE = 2
-ROOMY = 12  # rows
+MIN_ROWS_ABOVE = 2
+ROOMY_ROWS = 12  # rows
 
-Lines = Callable[[], list[Line]]
+RenderLines = Callable[[], list[StyledLine]]
 T = TypeVar("T")
 
 
-class Board(Application[int]):
+class LiveDisplay(Application[int]):
     def __init__(
         self,
-        paper: Paper,
-        prompt: Prompt,
+        paper: TerminalOutput,
+        prompt: InputPrompt,
         keys: KeyBindings,
         *,
         live: Callable[[], list[str]],
-        waiting: Lines,
-        form: Callable[[], list[Line] | None],
-        status: Lines,
+        waiting: RenderLines,
+        form: Callable[[], list[StyledLine] | None],
+        status: RenderLines,
         resized: Callable[[], None],
     ) -> None:
         """Each is asked for its lines when they are drawn. A form of None is no form."""
-        self.paper = paper
-        self._resized = resized
+        self.terminal_output = paper
+        self._on_size_change = resized
         self._size = paper.get_size()
-        live, waiting, form, status = Once(live), Once(waiting), Once(form), Once(status)
-        self._once = (live, waiting, form, status)
+        live, waiting, form, status = (
+            FrameCache(live),
+            FrameCache(waiting),
+            FrameCache(form),
+            FrameCache(status),
+        )
+        self._frame_caches = (live, waiting, form, status)
         is_filling = Condition(lambda: form() is not None)
-        self._form_window = rows_of(lambda: form() or [], focusable=True)
+        self._form_window = build_rows_window(lambda: form() or [], focusable=True)
         gap = ConditionalContainer(Window(height=1), Condition(lambda: is_roomy(paper)))
         body = HSplit(
             [
                 Window(
-                    Styled(live),
+                    AnsiControl(live),
                     height=lambda: Dimension.exact(len(live())),
                     dont_extend_height=True,
                 ),
-                rows_of(waiting),
+                build_rows_window(waiting),
                 ConditionalContainer(HSplit([gap, self._form_window]), is_filling),
                 ConditionalContainer(HSplit([gap, prompt.window, prompt.menu]), ~is_filling),
-                rows_of(status),
+                build_rows_window(status),
             ]
         )
         super().__init__(
@@ -102,56 +107,56 @@ class Board(Application[int]):
             key_bindings=keys,
             include_default_pygments_style=False,
             erase_when_done=True,
-            max_render_postpone_time=POSTPONED,
+            max_render_postpone_time=MAX_POSTPONE_SECONDS,
             output=paper,
         )
         self.ttimeoutlen = self.timeoutlen = ESCAPE_SECONDS
         self._prompt_window = prompt.window
 
-    def fill(self, is_filling: bool) -> None:
+    def focus_form(self, is_filling: bool) -> None:
         """Keys go to the form, or back to the prompt."""
         self.layout.focus(self._form_window if is_filling else self._prompt_window)
         self.invalidate()
 
-    def print(self, text: str) -> None:
+    def print_above(self, text: str) -> None:
         """Whole lines above it, which are never touched again."""
         if not self.is_running:
-            self.paper.print(text)
+            self.terminal_output.print_lines(text)
             return
-        with self.paper.in_one_piece():
-            self._settle()
+        with self.terminal_output.synchronized_update():
+            self._adapt_to_size()
             self.renderer.erase()
-            self.paper.print(text)
+            self.terminal_output.print_lines(text)
             # invalidate() would draw it in a moment of its own, and the terminal blink.
             self._redraw()
 
     def _redraw(self, render_as_done: bool = False) -> None:
-        with self.paper.in_one_piece():
-            self._settle()
-            for lines in self._once:
-                lines.forget()
+        with self.terminal_output.synchronized_update():
+            self._adapt_to_size()
+            for lines in self._frame_caches:
+                lines.clear()
             # The renderer keeps the height it once had; lines that went would leave blank ones.
             drawn = self.renderer.last_rendered_screen
-            if drawn is not None and not render_as_done and drawn.height > self._height():
+            if drawn is not None and not render_as_done and drawn.height > self._measure_height():
                 self.renderer.erase()
             super()._redraw(render_as_done)
 
     def _on_resize(self) -> None:
-        with self.paper.in_one_piece():
-            self._settle()
+        with self.terminal_output.synchronized_update():
+            self._adapt_to_size()
             super()._on_resize()
 
-    def _settle(self) -> None:
+    def _adapt_to_size(self) -> None:
         """Into the size the terminal has by now: it tells of a new one after the fact."""
-        before, self._size = self._size, self.paper.measure()
+        before, self._size = self._size, self.terminal_output.update_size()
         if before == self._size:
             return
-        if self._size.columns < before.columns and rewraps():
-            self._follow_wrapping()
+        if self._size.columns < before.columns and is_rewrapping_terminal():
+            self._account_for_rewrap()
         self.renderer.erase()
-        self._resized()
+        self._on_size_change()
 
-    def _follow_wrapping(self) -> None:
+    def _account_for_rewrap(self) -> None:
         """A narrower terminal has broken what was drawn into more rows: the first is higher up."""
         drawn = self.renderer.last_rendered_screen
         if drawn is None:
@@ -164,53 +169,53 @@ class Board(Application[int]):
             more += max(filled, default=0) // width
         self.renderer._cursor_pos = Point(x=at.x % width, y=at.y + more)
 
-    def _height(self) -> int:
-        size = self.paper.get_size()
+    def _measure_height(self) -> int:
+        size = self.terminal_output.get_size()
         return self.layout.container.preferred_height(size.columns, size.rows).preferred
 
 
-class Once(Generic[T]):
+class FrameCache(Generic[T]):
     """Asked for once in each drawing, however often the layout wants to know."""
 
     def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: list[T] = []
+        self._compute = make
+        self._values: list[T] = []
 
     def __call__(self) -> T:
-        if not self._made:
-            self._made.append(self._make())
-        return self._made[0]
+        if not self._values:
+            self._values.append(self._compute())
+        return self._values[0]
 
-    def forget(self) -> None:
-        self._made.clear()
+    def clear(self) -> None:
+        self._values.clear()
 
 
-class Styled(FormattedTextControl):
+class AnsiControl(FormattedTextControl):
     """Lines with escapes in them, taken apart once however often they are drawn."""
 
     def __init__(self, lines: Callable[[], list[str]]) -> None:
-        self._shown: list[str] | None = None
+        self._last_lines: list[str] | None = None
         self._pieces: StyleAndTextTuples = []
 
         def pieces() -> StyleAndTextTuples:
-            if (fresh := lines()) != self._shown:
-                self._shown = list(fresh)
+            if (fresh := lines()) != self._last_lines:
+                self._last_lines = list(fresh)
                 self._pieces = to_formatted_text(ANSI("\n".join(fresh)))
             return self._pieces
 
         super().__init__(pieces)
 
 
-def is_roomy(paper: Paper) -> bool:
-    return paper.get_size().rows >= ROOMY
+def is_roomy(paper: TerminalOutput) -> bool:
+    return paper.get_size().rows >= ROOMY_ROWS
 
 
-def gap_rows(paper: Paper) -> int:
+def count_gap_rows(paper: TerminalOutput) -> int:
     """Between what is said and the prompt, where there is room to spare."""
     return int(is_roomy(paper))
 
 
-def rows_of(lines: Lines, *, focusable: bool = False) -> Window:
+def build_rows_window(lines: RenderLines, *, focusable: bool = False) -> Window:
     def pieces() -> StyleAndTextTuples:
         joined: StyleAndTextTuples = []
         for number, line in enumerate(lines()):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 
 # What a call is about: one of its arguments, by the tool's name.
-ABOUT: Mapping[str, str] = {
+SUMMARY_ARGUMENTS: Mapping[str, str] = {
     "bash": "command",
     "edit": "path",
     "fetch": "url",
@@ -25,14 +25,14 @@ ABOUT: Mapping[str, str] = {
     "set_title": "title",
     "skill": "name",
 }
-LABEL = 200  # characters
-READ = 1 << 20  # characters that are looked into
+MAX_LABEL = 200  # characters
+MAX_PARSED = 1 << 20  # characters that are looked into
 # What programs put around their words when they are made to print in colour.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 @dataclass
-class Call:
+class ChatToolCall:
     """A tool call, while it runs and after it. `seconds` is None until it has ended, `is_error`
     also where it is not known."""
 
@@ -50,82 +50,91 @@ class Call:
         self.output, self.seconds, self.is_error = output, seconds, is_error
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def parsed_arguments(self) -> dict[str, Any]:
         """Its arguments; none if they are no JSON object."""
-        found = parsed(self.arguments)
+        found = parse_json(self.arguments)
         return found if isinstance(found, dict) else {}
 
     @cached_property
-    def about(self) -> str:
+    def summary(self) -> str:
         if self.is_early:
             return "…"
         if self.name == "delegate" and (tasks := self.tasks):
             return tasks[0][1] if len(tasks) == 1 else f"{len(tasks)} tasks"
         if self.name == "ask_user":
-            asked = self.values.get("questions")
-            heads = [text_of(q, "header") for q in asked] if isinstance(asked, list) else []
-            return one_line(", ".join(heads), LABEL)
-        if self.name in ABOUT and isinstance(found := self.values.get(ABOUT[self.name]), str):
+            asked = self.parsed_arguments.get("questions")
+            heads = [get_text(q, "header") for q in asked] if isinstance(asked, list) else []
+            return to_one_line(", ".join(heads), MAX_LABEL)
+        if self.name in SUMMARY_ARGUMENTS and isinstance(
+            found := self.parsed_arguments.get(SUMMARY_ARGUMENTS[self.name]), str
+        ):
             first, _, rest = found.strip().partition("\n")
-            return one_line(first, LABEL) + (" …" if rest else "")
-        if self.values:
-            return one_line(
-                ", ".join(f"{name}={short(v)}" for name, v in self.values.items()), LABEL
+            return to_one_line(first, MAX_LABEL) + (" …" if rest else "")
+        if self.parsed_arguments:
+            return to_one_line(
+                ", ".join(
+                    f"{name}={shorten_value(v)}" for name, v in self.parsed_arguments.items()
+                ),
+                MAX_LABEL,
             )
-        return one_line(self.arguments[:LABEL]) if self.arguments.strip() not in ("", "{}") else ""
+        return (
+            to_one_line(self.arguments[:MAX_LABEL])
+            if self.arguments.strip() not in ("", "{}")
+            else ""
+        )
 
     @cached_property
     def tasks(self) -> list[tuple[str, str]]:
         """Of `delegate`: who does what."""
-        found = self.values.get("tasks")
+        found = self.parsed_arguments.get("tasks")
         if self.name != "delegate" or not isinstance(found, list):
             return []
         return [
-            (text_of(task, "agent") or "worker", one_line(text_of(task, "message"), LABEL))
+            (get_text(task, "agent") or "worker", to_one_line(get_text(task, "message"), MAX_LABEL))
             for task in found
         ]
 
     @cached_property
     def questions(self) -> list[str]:
         """Of `ask_user`."""
-        found = self.values.get("questions")
+        found = self.parsed_arguments.get("questions")
         if self.name != "ask_user" or not isinstance(found, list):
             return []
-        return [text_of(question, "question") for question in found]
+        return [get_text(question, "question") for question in found]
 
-    def answers(self) -> list[tuple[str, str]]:
+    def pair_answers(self) -> list[tuple[str, str]]:
         """Of `ask_user`: each question with what was said to it."""
-        replies = parsed(self.output)
+        replies = parse_json(self.output)
         if not isinstance(replies, dict):
             return [(" / ".join(self.questions), self.output)]
         return [(question, str(replies.get(question, ""))) for question in self.questions]
 
-    def results(self) -> list[tuple[bool | None, str]] | None:
+    def parse_task_results(self) -> list[tuple[bool | None, str]] | None:
         """Of `delegate`, for each task: whether it failed, None if it goes on in the background,
         and what was said. None if that cannot be read."""
-        found = parsed(self.output)
+        found = parse_json(self.output)
         if not isinstance(found, list) or len(found) != len(self.tasks):
             return None
         return [
             (None, "")
             if isinstance(result, dict) and "task_id" in result
-            else (bool(text_of(result, "error")), text_of(result, "error"))
+            else (bool(get_text(result, "error")), get_text(result, "error"))
             for result in found
         ]
 
     @cached_property
-    def shown(self) -> str:
+    def display_output(self) -> str:
         """What it gave back, for a person: of a command what it printed."""
-        return colourless(self._printed())
+        return strip_colours(self._extract_output())
 
-    def _printed(self) -> str:
+    def _extract_output(self) -> str:
         if self.name != "bash":
             return self.output
         before, brace, _ = self.output.partition("{")
-        found = parsed(self.output[len(before) :]) if brace else None
+        found = parse_json(self.output[len(before) :]) if brace else None
         if not isinstance(found, dict) or "exit_code" not in found:
             return self.output
-        out, err = text_of(found, "stdout").rstrip(), text_of(found, "stderr").rstrip()
+        out, err = get_text(found, "stdout").rstrip(), get_text(found, "stderr").rstrip()
         code = found["exit_code"]
         status = f"exit status {code}" if code and not self.is_error else ""
         # Of one that went wrong, what it complained about says most.
@@ -133,13 +142,13 @@ class Call:
         return "\n".join(part for part in parts if part)
 
 
-def colourless(text: str) -> str:
+def strip_colours(text: str) -> str:
     """Without the colours of another program; every other escape stays, and can be seen."""
     return COLOUR.sub("", text)
 
 
-def parsed(text: str) -> Any:
-    if len(text) > READ or text.lstrip()[:1] not in ("{", "["):
+def parse_json(text: str) -> Any:
+    if len(text) > MAX_PARSED or text.lstrip()[:1] not in ("{", "["):
         return None
     try:
         return json.loads(text)
@@ -147,11 +156,11 @@ def parsed(text: str) -> Any:
         return None
 
 
-def text_of(value: Any, name: str) -> str:
+def get_text(value: Any, name: str) -> str:
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 
 
-def short(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return one_line(text[:LABEL], 60)
+    return to_one_line(text[:MAX_LABEL], 60)

@@ -14,38 +14,38 @@ from crabtalk_tui.options import MODES
 
 from .command_table import COMMANDS
 
-MOST = 200  # a menu nobody reads to the end
-MOST_ENTRIES = 20_000  # of a directory, looked at
+MAX_CANDIDATES = 200  # a menu nobody reads to the end
+MAX_DIRECTORY_ENTRIES = 20_000  # of a directory, looked at
 
 # Given what was typed of a path: how it may go on, directories with a slash at the end.
-Paths = Callable[[str], Iterable[str]]
+ListPaths = Callable[[str], Iterable[str]]
 
 
-class Named(NamedTuple):
+class NameEntry(NamedTuple):
     name: str
     about: str = ""
     model: str = ""  # of an agent: its own
     limit: int = 0  # of a model: tokens it reads at once; 0 where that is not known
 
 
-class Catalogue(NamedTuple):
+class NameCatalogue(NamedTuple):
     """The names there are, as the daemon last told them."""
 
-    agents: tuple[Named, ...] = ()
-    skills: tuple[Named, ...] = ()
-    models: tuple[Named, ...] = ()
+    agents: tuple[NameEntry, ...] = ()
+    skills: tuple[NameEntry, ...] = ()
+    models: tuple[NameEntry, ...] = ()
     active_model: str = ""
 
-    def with_agents(self, agents: wire.AgentList, skills: wire.SkillList) -> "Catalogue":
+    def with_agents(self, agents: wire.AgentList, skills: wire.SkillList) -> "NameCatalogue":
         return self._replace(
-            agents=tuple(Named(a.name, a.description, a.model) for a in agents.agents),
-            skills=tuple(Named(s.name, f"skill, {s.source}") for s in skills.skills),
+            agents=tuple(NameEntry(a.name, a.description, a.model) for a in agents.agents),
+            skills=tuple(NameEntry(s.name, f"skill, {s.source}") for s in skills.skills),
         )
 
-    def with_models(self, models: wire.ModelList) -> "Catalogue":
+    def with_models(self, models: wire.ModelList) -> "NameCatalogue":
         return self._replace(
             models=tuple(
-                Named(m.name, "active" if m.active else "", limit=m.context_limit)
+                NameEntry(m.name, "active" if m.active else "", limit=m.context_limit)
                 for m in models.models
             ),
             active_model=next((m.name for m in models.models if m.active), ""),
@@ -54,18 +54,18 @@ class Catalogue(NamedTuple):
     def has_agent(self, name: str) -> bool:
         return any(agent.name == name for agent in self.agents)
 
-    def model_of(self, agent: str) -> str:
+    def get_model(self, agent: str) -> str:
         """Its own, else the active one."""
         own = next((known.model for known in self.agents if known.name == agent), "")
         return own or self.active_model
 
-    def limit_of(self, agent: str) -> int:
+    def get_context_limit(self, agent: str) -> int:
         """Tokens that its model reads at once; 0 where that is not known."""
-        model = self.model_of(agent)
+        model = self.get_model(agent)
         return next((known.limit for known in self.models if known.name == model), 0)
 
 
-class Candidate(NamedTuple):
+class CompletionCandidate(NamedTuple):
     """`text` takes the place of the `length` characters before the cursor."""
 
     text: str
@@ -74,56 +74,58 @@ class Candidate(NamedTuple):
     meta: str = ""
 
 
-def candidates(
-    text: str, cursor: int, catalogue: Catalogue, paths: Paths | None = None
-) -> list[Candidate]:
+def find_candidates(
+    text: str, cursor: int, catalogue: NameCatalogue, paths: ListPaths | None = None
+) -> list[CompletionCandidate]:
     """The best first, no more than a menu takes."""
     before = text[:cursor]
-    word = before[last_space(before) :]
+    word = before[find_word_start(before) :]
     first, space, _ = before.partition(" ")
     if before == word and word.startswith("/"):
-        found = named(word, "/", [*commands(), *catalogue.skills])
+        found = match_names(word, "/", [*list_commands(), *catalogue.skills])
         if found or "/" not in word[1:]:
             return found
     if before == word and word.startswith("@"):
-        return named(word, "@", catalogue.agents)
+        return match_names(word, "@", catalogue.agents)
     if space and first.startswith("/") and before == f"{first} {word}":
-        match takes(first):
+        match get_argument_kind(first):
             case "agent":
-                return named(word, "", catalogue.agents)
+                return match_names(word, "", catalogue.agents)
             case "model":
-                return named(word, "", catalogue.models)
+                return match_names(word, "", catalogue.models)
             case "mode":
-                return named(word, "", [Named(name, about) for name, about in MODES.items()])
+                return match_names(
+                    word, "", [NameEntry(name, about) for name, about in MODES.items()]
+                )
             case "command":
-                return named(word, "", commands())
+                return match_names(word, "", list_commands())
             case "file":
-                return pathlike(word, paths or listed)
-    return pathlike(word, paths or listed) if is_path(word) else []
+                return match_paths(word, paths or list_paths)
+    return match_paths(word, paths or list_paths) if is_path(word) else []
 
 
-def last_space(text: str) -> int:
+def find_word_start(text: str) -> int:
     """Where the last word begins."""
     return max(text.rfind(space) for space in (" ", "\n", "\t")) + 1
 
 
-def takes(word: str) -> str:
+def get_argument_kind(word: str) -> str:
     command = COMMANDS.get(word[1:])
-    return command.takes if command is not None else ""
+    return command.argument_kind if command is not None else ""
 
 
-def commands() -> list[Named]:
-    return [Named(command.name, command.about) for command in COMMANDS.values()]
+def list_commands() -> list[NameEntry]:
+    return [NameEntry(command.name, command.about) for command in COMMANDS.values()]
 
 
-def named(word: str, mark: str, names: Iterable[Named]) -> list[Candidate]:
+def match_names(word: str, mark: str, names: Iterable[NameEntry]) -> list[CompletionCandidate]:
     """Names that begin as the word does, then those that have it inside."""
     typed = word.removeprefix(mark).lower()
     fitting = [name for name in names if typed in name.name.lower()]
     fitting.sort(key=lambda name: not name.name.lower().startswith(typed))
     return [
-        Candidate(f"{mark}{name.name} ", len(word), f"{mark}{name.name}", name.about)
-        for name in fitting[:MOST]
+        CompletionCandidate(f"{mark}{name.name} ", len(word), f"{mark}{name.name}", name.about)
+        for name in fitting[:MAX_CANDIDATES]
     ]
 
 
@@ -131,26 +133,28 @@ def is_path(word: str) -> bool:
     return "/" in word or word in ("~", ".", "..")
 
 
-def pathlike(word: str, paths: Paths) -> list[Candidate]:
-    found = sorted(paths(word))[:MOST]
+def match_paths(word: str, paths: ListPaths) -> list[CompletionCandidate]:
+    found = sorted(paths(word))[:MAX_CANDIDATES]
     return [
-        Candidate(path, len(word), path.rstrip("/").rpartition("/")[2] + slash(path))
+        CompletionCandidate(
+            path, len(word), path.rstrip("/").rpartition("/")[2] + get_trailing_slash(path)
+        )
         for path in found
     ]
 
 
-def slash(path: str) -> str:
+def get_trailing_slash(path: str) -> str:
     return "/" if path.endswith("/") else ""
 
 
-def listed(typed: str) -> list[str]:
+def list_paths(typed: str) -> list[str]:
     """Entries that go on as it was typed. Hidden ones only for those who begin with a dot."""
     directory, separator, rest = typed.rpartition("/")
     where = Path(f"{directory}{separator}" or ".")
     found: list[str] = []
     try:
         with os.scandir(where.expanduser()) as entries:
-            for _, entry in zip(range(MOST_ENTRIES), entries, strict=False):
+            for _, entry in zip(range(MAX_DIRECTORY_ENTRIES), entries, strict=False):
                 hidden = entry.name.startswith(".") and not rest.startswith(".")
                 if entry.name.startswith(rest) and not hidden:
                     end = "/" if entry.is_dir() else ""

@@ -13,28 +13,28 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crabtalk.client import ServerError
-from crabtalk.component.command import counted
+from crabtalk.component.command import format_count
 from crabtalk.protocol import wire
-from crabtalk_tui.complaints import CommandError, complaint, is_too_long
+from crabtalk_tui.complaints import CommandError, explain_error, is_context_overflow
 from crabtalk_tui.options import MODES
-from crabtalk_tui.stores import known
+from crabtalk_tui.stores import explain_not_found
 
 from . import answers
-from .candidates import Catalogue
-from .command_table import COMMANDS, Command
-from .exporting import FORMS, Form, exporter
-from .session import FAILURES, Kind, Session
+from .candidates import NameCatalogue
+from .command_table import COMMANDS, SlashCommand
+from .exporting import FORMATS, ExportFormat, create_exporter
+from .session import REQUEST_ERRORS, ChatSession, NoticeKind
 
-HISTORY = 20  # messages
-MOST_HISTORY = 2000
-HITS = 5
-AGENTS = "/agents has them"
-SLUG = re.compile(r"[^\w.-]+")
-CALL = re.compile(r"/([a-z]+)((?:\s.*)?)", re.DOTALL)
-GUEST = re.compile(r"@([^\s@]+)\s+(\S.*)", re.DOTALL)
+DEFAULT_HISTORY = 20  # messages
+MAX_HISTORY = 2000
+MAX_HITS = 5
+AGENTS_HINT = "/agents has them"
+UNSAFE_CHARACTERS = re.compile(r"[^\w.-]+")
+COMMAND_PATTERN = re.compile(r"/([a-z]+)((?:\s.*)?)", re.DOTALL)
+GUEST_PATTERN = re.compile(r"@([^\s@]+)\s+(\S.*)", re.DOTALL)
 
 
-class Saying(NamedTuple):
+class QueuedTurn(NamedTuple):
     """A turn to come: to the agent, or with another one in its place."""
 
     text: str
@@ -42,103 +42,105 @@ class Saying(NamedTuple):
     tool_choice: str = ""
 
 
-class Called(NamedTuple):
-    command: Command
-    rest: str
+class CommandCall(NamedTuple):
+    command: SlashCommand
+    arguments: str
 
 
-class Reply(NamedTuple):
+class CommandReply(NamedTuple):
     """What a command has to show, and what is to happen."""
 
     markdown: str = ""
     notice: str = ""
-    kind: Kind = "info"
+    kind: NoticeKind = "info"
     messages: Sequence[wire.ConversationMessage] = ()  # to be shown as what was said before
-    saying: Saying | None = None
-    is_fresh: bool = False  # what was known of the context no longer holds
-    leaves: bool = False
-    reviews: bool = False  # approvals that wait for the owner are to be put
+    turn: QueuedTurn | None = None
+    resets_usage: bool = False  # what was known of the context no longer holds
+    leaves_chat: bool = False
+    reviews_approvals: bool = False  # approvals that wait for the owner are to be put
 
 
-def read(text: str, catalogue: Catalogue) -> Called | Saying:
+def parse_input(text: str, catalogue: NameCatalogue) -> CommandCall | QueuedTurn:
     """What a typed text is. Words no command has, skills among them, are said to the agent."""
-    if (found := CALL.fullmatch(text)) and (command := COMMANDS.get(found[1])) is not None:
-        return Called(command, found[2].strip())
-    if (found := GUEST.fullmatch(text.strip())) and catalogue.has_agent(found[1]):
-        return Saying(found[2], guest=found[1])
-    return Saying(text)
+    if (found := COMMAND_PATTERN.fullmatch(text)) and (
+        command := COMMANDS.get(found[1])
+    ) is not None:
+        return CommandCall(command, found[2].strip())
+    if (found := GUEST_PATTERN.fullmatch(text.strip())) and catalogue.has_agent(found[1]):
+        return QueuedTurn(found[2], guest=found[1])
+    return QueuedTurn(text)
 
 
-async def run(called: Called, session: Session) -> Reply:
+async def run_command(called: CommandCall, session: ChatSession) -> CommandReply:
     """Cancelled, what it asked of the daemon may still be carried out."""
     try:
-        return await DOING[called.command.name](session, called.rest)
-    except FAILURES as error:
-        return Reply(notice=complaint(error) or str(error), kind="error")
+        return await HANDLERS[called.command.name](session, called.arguments)
+    except REQUEST_ERRORS as error:
+        return CommandReply(notice=explain_error(error) or str(error), kind="error")
 
 
 # ── Each of them ───────────────────────────────────────────────────────────────────────────────
 
 
-async def show_help(session: Session, rest: str) -> Reply:
+async def show_help(session: ChatSession, rest: str) -> CommandReply:
     name = rest.removeprefix("/")
     if name and name not in COMMANDS:
         raise CommandError(f"there is no command /{name}; /help has them all")
     if name:
-        return Reply(answers.help_line(name))
+        return CommandReply(answers.format_command_help(name))
     from .keys import KEYS  # late: it brings the terminal along
 
-    return Reply(answers.help_page(KEYS))
+    return CommandReply(answers.format_help(KEYS))
 
 
-async def show_agents(session: Session, rest: str) -> Reply:
-    await session.refresh()
-    return Reply(answers.agents(session.catalogue, session.agent))
+async def show_agents(session: ChatSession, rest: str) -> CommandReply:
+    await session.refresh_catalogue()
+    return CommandReply(answers.format_agents(session.catalogue, session.agent))
 
 
-async def switch_agent(session: Session, rest: str) -> Reply:
+async def switch_agent(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
         raise CommandError(
             f"this is {session.agent}; /agent NAME talks to another, /agents has them"
         )
-    with known(AGENTS):
-        await session.switch(rest)
-    messages = await session.conversation.last(HISTORY)
-    return Reply(notice=f"now with {rest}", messages=messages, is_fresh=True)
+    with explain_not_found(AGENTS_HINT):
+        await session.switch_agent(rest)
+    messages = await session.conversation.load_last(DEFAULT_HISTORY)
+    return CommandReply(notice=f"now with {rest}", messages=messages, resets_usage=True)
 
 
-async def invite_guest(session: Session, rest: str) -> Reply:
+async def invite_guest(session: ChatSession, rest: str) -> CommandReply:
     name, _, text = rest.partition(" ")
     if not text.strip():
         raise CommandError("say who and what: /guest NAME TEXT")
-    with known(AGENTS):
+    with explain_not_found(AGENTS_HINT):
         await session.client.get_agent(name)
-    return Reply(saying=Saying(text.strip(), guest=name))
+    return CommandReply(turn=QueuedTurn(text.strip(), guest=name))
 
 
-async def begin_afresh(session: Session, rest: str) -> Reply:
+async def start_new(session: ChatSession, rest: str) -> CommandReply:
     try:
         await session.compact(fresh=True)
     except ServerError as error:
         if error.code in (400, 404):
-            return Reply(notice="nothing was said yet: this is a beginning")
+            return CommandReply(notice="nothing was said yet: this is a beginning")
         raise
     notice = "a new beginning; /archives and /search have what was said before"
-    return Reply(notice=notice, is_fresh=True)
+    return CommandReply(notice=notice, resets_usage=True)
 
 
-async def compact(session: Session, rest: str) -> Reply:
+async def compact_conversation(session: ChatSession, rest: str) -> CommandReply:
     try:
         summary = await session.compact()
     except ServerError as error:
-        if is_too_long(error.message):
+        if is_context_overflow(error.message):
             raise CommandError(f"{error.message}; /new begins afresh, and loses nothing") from None
         raise
     notice = "folded into a summary, which the agent goes on from"
-    return Reply(summary, notice=notice, is_fresh=True)
+    return CommandReply(summary, notice=notice, resets_usage=True)
 
 
-async def show_archives(session: Session, rest: str) -> Reply:
+async def show_archives(session: ChatSession, rest: str) -> CommandReply:
     found: Sequence[wire.ArchiveInfo] = ()
     try:
         listed = await session.client.list_archives(session.agent, sender=session.sender or None)
@@ -147,48 +149,58 @@ async def show_archives(session: Session, rest: str) -> Reply:
         if error.code != 404:
             raise
     if not found:
-        return Reply(notice="nothing was folded yet; /compact does that")
+        return CommandReply(notice="nothing was folded yet; /compact does that")
     if not rest:
-        return Reply(answers.archives(found))
-    number = whole(rest, len(found))
-    return Reply(found[number - 1].summary or "It was closed without a summary.")
+        return CommandReply(answers.format_archives(found))
+    number = parse_number(rest, len(found))
+    return CommandReply(found[number - 1].summary or "It was closed without a summary.")
 
 
-async def search(session: Session, rest: str) -> Reply:
+async def search_conversations(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
         raise CommandError("say what to look for: /search WORDS")
     found = await session.client.search_sessions(
-        rest, limit=HITS, context_before=1, context_after=1
+        rest, limit=MAX_HITS, context_before=1, context_after=1
     )
-    return Reply(answers.hits(found.hits)) if found.hits else Reply(notice="nothing found")
+    return (
+        CommandReply(answers.format_hits(found.hits))
+        if found.hits
+        else CommandReply(notice="nothing found")
+    )
 
 
-async def show_history(session: Session, rest: str) -> Reply:
-    count = whole(rest, MOST_HISTORY) if rest else HISTORY
-    messages = await session.conversation.last(count)
-    return Reply(messages=messages) if messages else Reply(notice="nothing was said yet")
+async def show_history(session: ChatSession, rest: str) -> CommandReply:
+    count = parse_number(rest, MAX_HISTORY) if rest else DEFAULT_HISTORY
+    messages = await session.conversation.load_last(count)
+    return (
+        CommandReply(messages=messages) if messages else CommandReply(notice="nothing was said yet")
+    )
 
 
-async def show_memory(session: Session, rest: str) -> Reply:
+async def show_memory(session: ChatSession, rest: str) -> CommandReply:
     client, agent, sender = session.client, session.agent, session.sender or None
     if rest:
-        hits = (await client.search_memory(agent, rest, limit=HITS, sender=sender)).hits
-        return Reply(answers.memory_hits(hits)) if hits else Reply(notice="nothing found")
+        hits = (await client.search_memory(agent, rest, limit=MAX_HITS, sender=sender)).hits
+        return (
+            CommandReply(answers.format_memory_hits(hits))
+            if hits
+            else CommandReply(notice="nothing found")
+        )
     page = await client.list_memory(agent, sender=sender)
     if not page.entries:
-        return Reply(notice=f"{agent} remembers nothing yet")
-    return Reply(answers.memory(page))
+        return CommandReply(notice=f"{agent} remembers nothing yet")
+    return CommandReply(answers.format_memory(page))
 
 
-async def show_skills(session: Session, rest: str) -> Reply:
-    await session.refresh()
-    return Reply(answers.skills(session.catalogue))
+async def show_skills(session: ChatSession, rest: str) -> CommandReply:
+    await session.refresh_catalogue()
+    return CommandReply(answers.format_skills(session.catalogue))
 
 
-async def choose_model(session: Session, rest: str) -> Reply:
+async def choose_model(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
-        await session.refresh()
-        return Reply(answers.models(session.catalogue.models, session.model))
+        await session.refresh_catalogue()
+        return CommandReply(answers.format_models(session.catalogue.models, session.model))
     own = (await session.client.get_agent(session.agent)).model
     if own:
         raise CommandError(
@@ -196,68 +208,70 @@ async def choose_model(session: Session, rest: str) -> Reply:
             f"`crabtalk agents edit {session.agent}` changes it"
         )
     await session.client.set_active_model(rest)
-    await session.refresh()
-    return Reply(notice=f"{rest} answers from now on, for every agent that names no other")
+    await session.refresh_catalogue()
+    return CommandReply(notice=f"{rest} answers from now on, for every agent that names no other")
 
 
-async def choose_mode(session: Session, rest: str) -> Reply:
+async def choose_mode(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
         info = await session.load_mode()
-        return Reply(answers.format_modes(session.mode, info))
+        return CommandReply(answers.format_modes(session.mode, info))
     if rest != "default" and rest not in MODES:
         names = ", ".join([*MODES, "default"])
         raise CommandError(f"there is no mode {rest!r}; there are {names}")
     await session.set_mode("" if rest == "default" else rest)
     about = MODES.get(session.mode, "")
-    return Reply(notice=f"{session.mode} mode: {about}" if about else f"{session.mode} mode")
+    return CommandReply(notice=f"{session.mode} mode: {about}" if about else f"{session.mode} mode")
 
 
-async def review_approvals(session: Session, rest: str) -> Reply:
+async def review_approvals(session: ChatSession, rest: str) -> CommandReply:
     if not len(session.approvals):
-        return Reply(notice="no run of other people waits for your approval")
-    return Reply(reviews=True)
+        return CommandReply(notice="no run of other people waits for your approval")
+    return CommandReply(reviews_approvals=True)
 
 
-async def show_servers(session: Session, rest: str) -> Reply:
+async def show_servers(session: ChatSession, rest: str) -> CommandReply:
     found = (await session.client.list_mcps(session.agent)).mcps
     if not found:
-        return Reply(notice=f"{session.agent} has no MCP servers; `crabtalk mcp add` adds one")
-    return Reply(answers.servers(found))
+        return CommandReply(
+            notice=f"{session.agent} has no MCP servers; `crabtalk mcp add` adds one"
+        )
+    return CommandReply(answers.format_servers(found))
 
 
-async def show_events(session: Session, rest: str) -> Reply:
+async def show_events(session: ChatSession, rest: str) -> CommandReply:
     subscriptions = (await session.client.list_subscriptions()).subscriptions
-    return Reply(answers.events(session.happened, subscriptions))
+    return CommandReply(answers.format_events(session.recent_events, subscriptions))
 
 
-async def title(session: Session, rest: str) -> Reply:
+async def change_title(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
-        found = await session.conversation.title()
-        return Reply(notice=found or "it has no title yet; /title WORDS gives it one")
+        found = await session.conversation.load_title()
+        return CommandReply(notice=found or "it has no title yet; /title WORDS gives it one")
     await session.client.set_title(session.agent, rest, sender=session.sender or None)
-    return Reply(notice=f"it is called {await session.conversation.title()}")
+    return CommandReply(notice=f"it is called {await session.conversation.load_title()}")
 
 
-async def show_cost(session: Session, rest: str) -> Reply:
-    return Reply(answers.cost(session.spending))
+async def show_cost(session: ChatSession, rest: str) -> CommandReply:
+    return CommandReply(answers.format_cost(session.spending))
 
 
-async def export(session: Session, rest: str) -> Reply:
-    path, form = destination(rest, session)
-    name = await session.conversation.title()
-    made = exporter(form, agent=session.agent, sender=session.sender, title=name)
+async def export_conversation(session: ChatSession, rest: str) -> CommandReply:
+    path, form = parse_export_path(rest, session)
+    name = await session.conversation.load_title()
+    made = create_exporter(form, agent=session.agent, sender=session.sender, title=name)
     count = 0
-    with writing(path):
+    with explain_write_errors(path):
         # Not in the place of another file: what is there is somebody's.
         file = path.open("x", encoding="utf-8")
     try:
-        with writing(path):
+        with explain_write_errors(path):
             file.write(made.begin())
-        async for page in session.conversation.pages():
+        async for page in session.conversation.iter_pages():
             count += len(page)
-            with writing(path):
+            with explain_write_errors(path):
                 await asyncio.to_thread(file.write, made.add(page))
-        with writing(path):
+        with explain_write_errors(path):
             file.write(made.end())
             file.close()
     except BaseException:
@@ -265,22 +279,22 @@ async def export(session: Session, rest: str) -> Reply:
             file.close()
         path.unlink(missing_ok=True)
         raise
-    return Reply(notice=f"{counted(count, 'message')} written to {path}")
+    return CommandReply(notice=f"{format_count(count, 'message')} written to {path}")
 
 
-async def leave(session: Session, rest: str) -> Reply:
-    return Reply(leaves=True)
+async def leave_chat(session: ChatSession, rest: str) -> CommandReply:
+    return CommandReply(leaves_chat=True)
 
 
-DOING: dict[str, Callable[[Session, str], Awaitable[Reply]]] = {
+HANDLERS: dict[str, Callable[[ChatSession, str], Awaitable[CommandReply]]] = {
     "help": show_help,
     "agents": show_agents,
     "agent": switch_agent,
     "guest": invite_guest,
-    "new": begin_afresh,
-    "compact": compact,
+    "new": start_new,
+    "compact": compact_conversation,
     "archives": show_archives,
-    "search": search,
+    "search": search_conversations,
     "history": show_history,
     "memory": show_memory,
     "skills": show_skills,
@@ -289,15 +303,15 @@ DOING: dict[str, Callable[[Session, str], Awaitable[Reply]]] = {
     "approvals": review_approvals,
     "mcp": show_servers,
     "events": show_events,
-    "title": title,
+    "title": change_title,
     "cost": show_cost,
-    "export": export,
-    "quit": leave,
+    "export": export_conversation,
+    "quit": leave_chat,
 }
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Says which file it was: a disk that is full names none."""
     try:
         yield
@@ -309,25 +323,25 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def whole(text: str, most: int) -> int:
+def parse_number(text: str, most: int) -> int:
     """A number from 1 to `most`."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
         raise CommandError(f"{text!r} is no number from 1 to {most}")
     return int(text)
 
 
-def destination(typed: str, session: Session) -> tuple[Path, Form]:
+def parse_export_path(typed: str, session: ChatSession) -> tuple[Path, ExportFormat]:
     """Where to, and as what: the end of the name says."""
-    path = Path(typed or file_name(session))
-    form = FORMS.get(path.suffix.lower())
+    path = Path(typed or make_file_name(session))
+    form = FORMATS.get(path.suffix.lower())
     if form is None:
-        raise CommandError(f"end the name of the file in {', '.join(FORMS)}")
+        raise CommandError(f"end the name of the file in {', '.join(FORMATS)}")
     try:
         return path.expanduser(), form
     except RuntimeError:
         raise CommandError(f"{path} is in nobody's directory; name another") from None
 
 
-def file_name(session: Session) -> str:
-    pair = SLUG.sub("-", f"{session.agent}-{session.sender}").strip("-.")
+def make_file_name(session: ChatSession) -> str:
+    pair = UNSAFE_CHARACTERS.sub("-", f"{session.agent}-{session.sender}").strip("-.")
     return f"{pair}-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}.md"

@@ -7,11 +7,11 @@ from crabtalk.protocol import wire
 
 DEFAULT_SENDER = "user"  # the daemon's, for those who name none
 # Beyond any message: a page from there is empty, and says how many there are.
-BEYOND = 2**62
-PAGE = 500  # messages; the daemon's largest
+PAST_LAST_MESSAGE = 2**62
+PAGE_SIZE = 500  # messages; the daemon's largest
 
 
-class Conversation:
+class ConversationReader:
     """Named by agent and sender. It need not exist yet: then nothing was said."""
 
     def __init__(self, client: Client, agent: str, sender: str) -> None:
@@ -19,36 +19,36 @@ class Conversation:
         self.sender = sender
         self._client = client
 
-    def is_of(self, agent: str, sender: str) -> bool:
+    def matches(self, agent: str, sender: str) -> bool:
         own = self.sender or DEFAULT_SENDER
         return agent == self.agent and (sender or DEFAULT_SENDER) == own
 
-    async def total(self) -> int:
-        page = await self._page(BEYOND, 1)
+    async def count_messages(self) -> int:
+        page = await self._load_page(PAST_LAST_MESSAGE, 1)
         return page.total
 
-    async def last(self, count: int) -> list[wire.ConversationMessage]:
+    async def load_last(self, count: int) -> list[wire.ConversationMessage]:
         """Oldest first. What came before them costs nothing."""
-        return await self.since(max(0, await self.total() - count))
+        return await self.load_since(max(0, await self.count_messages() - count))
 
-    async def since(self, offset: int) -> list[wire.ConversationMessage]:
-        return [message async for page in self.pages(offset) for message in page]
+    async def load_since(self, offset: int) -> list[wire.ConversationMessage]:
+        return [message async for page in self.iter_pages(offset) for message in page]
 
-    async def pages(
+    async def iter_pages(
         self, offset: int = 0
     ) -> AsyncGenerator[Sequence[wire.ConversationMessage], None]:
         following: int | None = offset
         while following is not None:
-            page = await self._page(following, PAGE)
+            page = await self._load_page(following, PAGE_SIZE)
             yield page.messages
             following = page.next_offset if page.HasField("next_offset") else None
 
-    async def title(self) -> str:
+    async def load_title(self) -> str:
         sender = self.sender or DEFAULT_SENDER
         found = await self._client.list_conversations(self.agent, sender)
         return found.conversations[0].title if found.conversations else ""
 
-    async def _page(self, offset: int, limit: int) -> wire.MessagePage:
+    async def _load_page(self, offset: int, limit: int) -> wire.MessagePage:
         try:
             return await self._client.list_messages(
                 self.agent,

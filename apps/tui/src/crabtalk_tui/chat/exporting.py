@@ -9,15 +9,19 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
-from crabtalk.component.command import json_line, one_line, visible
+from crabtalk.component.command import escape_controls, format_json_line, to_one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.moments import local
+from crabtalk_tui.moments import format_local_time
 
-Form = Literal["md", "json", "html"]
-FORMS: dict[str, Form] = {".md": "md", ".json": "json", ".html": "html"}  # by a file's ending
+ExportFormat = Literal["md", "json", "html"]
+FORMATS: dict[str, ExportFormat] = {
+    ".md": "md",
+    ".json": "json",
+    ".html": "html",
+}  # by a file's ending
 
 
-class Exporter(Protocol):
+class ConversationExporter(Protocol):
     """The pieces of a file, in order."""
 
     def begin(self) -> str: ...
@@ -27,25 +31,31 @@ class Exporter(Protocol):
     def end(self) -> str: ...
 
 
-def exporter(form: Form, *, agent: str, sender: str, title: str = "") -> Exporter:
-    kinds: dict[Form, type[Markdown | Json | Html]] = {"md": Markdown, "json": Json, "html": Html}
+def create_exporter(
+    form: ExportFormat, *, agent: str, sender: str, title: str = ""
+) -> ConversationExporter:
+    kinds: dict[ExportFormat, type[MarkdownExporter | JsonExporter | HtmlExporter]] = {
+        "md": MarkdownExporter,
+        "json": JsonExporter,
+        "html": HtmlExporter,
+    }
     return kinds[form](agent, sender or "user", title)
 
 
-def export(
+def export_messages(
     messages: Iterable[wire.ConversationMessage],
     *,
     title: str,
     agent: str,
     sender: str,
-    kind: Form,
+    kind: ExportFormat,
 ) -> str:
     """All of it, for those who have all of it."""
-    made = exporter(kind, agent=agent, sender=sender, title=title)
+    made = create_exporter(kind, agent=agent, sender=sender, title=title)
     return made.begin() + made.add(messages) + made.end()
 
 
-class Markdown:
+class MarkdownExporter:
     """As the chat shows it. What tools did is fenced, with fences longer than any inside."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
@@ -54,29 +64,33 @@ class Markdown:
         self._title = title
 
     def begin(self) -> str:
-        head = one_line(self._title or f"{self._agent} and {self._sender}")
-        return f"# {head}\n\n{one_line(self._agent)} with {one_line(self._sender)}\n"
+        head = to_one_line(self._title or f"{self._agent} and {self._sender}")
+        return f"# {head}\n\n{to_one_line(self._agent)} with {to_one_line(self._sender)}\n"
 
     def add(self, messages: Iterable[wire.ConversationMessage]) -> str:
-        return "".join(map(self._message, messages))
+        return "".join(map(self._render_message, messages))
 
     def end(self) -> str:
         return ""
 
-    def _message(self, message: wire.ConversationMessage) -> str:
-        parts = [f"\n## {one_line(speaker(message, self._agent, self._sender))}{when(message)}\n"]
+    def _render_message(self, message: wire.ConversationMessage) -> str:
+        speaker = to_one_line(get_speaker(message, self._agent, self._sender))
+        parts = [f"\n## {speaker}{format_time(message)}\n"]
         if message.reasoning:
-            quoted = visible(message.reasoning.strip(), layout=True).replace("\n", "\n> ")
+            quoted = escape_controls(message.reasoning.strip(), layout=True).replace("\n", "\n> ")
             parts.append(f"> {quoted}\n")
         if message.content and message.role == "tool":
-            parts.append(fenced(message.content))
+            parts.append(fence_text(message.content))
         elif message.content:
-            parts.append(f"{visible(message.content.strip(), layout=True)}\n")
-        parts += [f"`{code(call.name)}`\n\n{fenced(call.arguments)}" for call in message.tool_calls]
+            parts.append(f"{escape_controls(message.content.strip(), layout=True)}\n")
+        parts += [
+            f"`{escape_code(call.name)}`\n\n{fence_text(call.arguments)}"
+            for call in message.tool_calls
+        ]
         return "\n".join(parts)
 
 
-class Json:
+class JsonExporter:
     """One document, in the words of the wire."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
@@ -84,12 +98,12 @@ class Json:
         self._separator = ""
 
     def begin(self) -> str:
-        return json_line(self._head)[:-1] + ', "messages": ['
+        return format_json_line(self._head)[:-1] + ', "messages": ['
 
     def add(self, messages: Iterable[wire.ConversationMessage]) -> str:
         pieces: list[str] = []
         for message in messages:
-            pieces.append(f"{self._separator}\n{json_line(as_json(message))}")
+            pieces.append(f"{self._separator}\n{format_json_line(message_to_json(message))}")
             self._separator = ","
         return "".join(pieces)
 
@@ -97,35 +111,35 @@ class Json:
         return "\n]}\n"
 
 
-class Html:
+class HtmlExporter:
     """One page that needs nothing else."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
         self._agent = agent
         self._sender = sender
-        self._title = one_line(title) or f"{agent} and {sender}"
+        self._title = to_one_line(title) or f"{agent} and {sender}"
 
     def begin(self) -> str:
-        title = readable(self._title)
-        pair = readable(f"{self._agent} with {self._sender}")
+        title = escape_html(self._title)
+        pair = escape_html(f"{self._agent} with {self._sender}")
         return PAGE.format(title=title, pair=pair, style=STYLE)
 
     def add(self, messages: Iterable[wire.ConversationMessage]) -> str:
-        return "".join(map(self._message, messages))
+        return "".join(map(self._render_message, messages))
 
     def end(self) -> str:
         return "</main>\n</body>\n</html>\n"
 
-    def _message(self, message: wire.ConversationMessage) -> str:
-        who = readable(speaker(message, self._agent, self._sender) + when(message))
+    def _render_message(self, message: wire.ConversationMessage) -> str:
+        who = escape_html(get_speaker(message, self._agent, self._sender) + format_time(message))
         body: list[str] = []
         if message.reasoning:
-            body.append(folded("thought", message.reasoning))
+            body.append(render_details("thought", message.reasoning))
         if message.content and message.role == "tool":
-            body.append(folded("output", message.content))
+            body.append(render_details("output", message.content))
         elif message.content:
-            body.append(f"<pre>{readable(message.content)}</pre>")
-        body += [folded(call.name, call.arguments) for call in message.tool_calls]
+            body.append(f"<pre>{escape_html(message.content)}</pre>")
+        body += [render_details(call.name, call.arguments) for call in message.tool_calls]
         role = message.role if message.role in ("user", "assistant", "tool") else "other"
         return f'<article class="{role}">\n<h2>{who}</h2>\n{"".join(body)}\n</article>\n'
 
@@ -155,7 +169,7 @@ PAGE = """<!doctype html>
 """
 
 
-def as_json(message: wire.ConversationMessage) -> dict[str, Any]:
+def message_to_json(message: wire.ConversationMessage) -> dict[str, Any]:
     """What is not there is left out."""
     calls = [
         {"id": call.id, "name": call.name, "arguments": call.arguments}
@@ -174,7 +188,7 @@ def as_json(message: wire.ConversationMessage) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if value or key in ("id", "content")}
 
 
-def speaker(message: wire.ConversationMessage, agent: str, sender: str) -> str:
+def get_speaker(message: wire.ConversationMessage, agent: str, sender: str) -> str:
     match message.role:
         case "user":
             return sender
@@ -183,24 +197,27 @@ def speaker(message: wire.ConversationMessage, agent: str, sender: str) -> str:
     return message.role
 
 
-def when(message: wire.ConversationMessage) -> str:
-    return f" · {local(message.timestamp)}" if message.timestamp else ""
+def format_time(message: wire.ConversationMessage) -> str:
+    return f" · {format_local_time(message.timestamp)}" if message.timestamp else ""
 
 
-def folded(summary: str, text: str) -> str:
-    return f"<details><summary>{readable(summary)}</summary><pre>{readable(text)}</pre></details>\n"
+def render_details(summary: str, text: str) -> str:
+    return (
+        f"<details><summary>{escape_html(summary)}</summary>"
+        f"<pre>{escape_html(text)}</pre></details>\n"
+    )
 
 
-def readable(text: str) -> str:
-    return html.escape(visible(text, layout=True))
+def escape_html(text: str) -> str:
+    return html.escape(escape_controls(text, layout=True))
 
 
-def fenced(text: str) -> str:
-    text = visible(text, layout=True)
+def fence_text(text: str) -> str:
+    text = escape_controls(text, layout=True)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text.rstrip()}\n{fence}\n"
 
 
-def code(text: str) -> str:
-    return one_line(text).replace("`", "'")
+def escape_code(text: str) -> str:
+    return to_one_line(text).replace("`", "'")

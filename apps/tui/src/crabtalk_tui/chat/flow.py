@@ -11,16 +11,16 @@ from functools import lru_cache
 from wcwidth import wcwidth
 
 Span = tuple[str, str]  # text and its style
-BREAK = "\n"  # in a span's text: a new line, whatever its width
+LINE_BREAK = "\n"  # in a span's text: a new line, whatever its width
 
-WIDENING = "\ufe0f"  # asks for the picture of a character, which takes two places
-JOINING = "\u200d"
+EMOJI_SELECTOR = "\ufe0f"  # asks for the picture of a character, which takes two places
+ZERO_WIDTH_JOINER = "\u200d"
 # Never first on a line: closing brackets and stops of scripts that have no spaces.
-CLOSING = frozenset("、。，．！？；：）」』】〉》〕｝ー…‥々")  # noqa: RUF001 - meant as they are
-CROWD = 16  # characters that share one place at most: marks without width end somewhere
+CLOSING_PUNCTUATION = frozenset("、。，．！？；：）」』】〉》〕｝ー…‥々")  # noqa: RUF001 - meant as they are
+MAX_CLUSTER = 16  # characters that share one place at most: marks without width end somewhere
 
 
-def paint(spans: Iterable[Span]) -> str:
+def render_ansi(spans: Iterable[Span]) -> str:
     """As the terminal takes it; neighbours of one style share their escapes."""
     out: list[str] = []
     current = ""
@@ -36,44 +36,48 @@ def paint(spans: Iterable[Span]) -> str:
     return "".join(out)
 
 
-def joined(outer: str, inner: str) -> str:
+def combine_styles(outer: str, inner: str) -> str:
     """One style put upon another."""
     return f"{outer};{inner}" if outer and inner else outer or inner
 
 
-def cells(text: str) -> int:
+def measure_text(text: str) -> int:
     """How many places it takes."""
     if text.isascii():
         return len(text)
-    width = sum(map(of_one, text))
+    width = sum(map(measure_character, text))
     # Terminals do not agree on these. Too much leaves a gap, too little breaks a line.
-    return width + text.count(WIDENING) if WIDENING in text else width
+    return width + text.count(EMOJI_SELECTOR) if EMOJI_SELECTOR in text else width
 
 
 @lru_cache(4096)
-def of_one(character: str) -> int:
+def measure_character(character: str) -> int:
     return max(0, wcwidth(character))
 
 
-def is_mark(character: str) -> bool:
+def is_combining(character: str) -> bool:
     """Whether it belongs to the character before it."""
-    return not character.isascii() and of_one(character) == 0
+    return not character.isascii() and measure_character(character) == 0
 
 
-def clusters(text: str) -> list[str]:
+def split_clusters(text: str) -> list[str]:
     """What must not be parted: characters with the marks that belong to them."""
     if text.isascii():
         return list(text)
     found: list[str] = []
     for character in text:
-        if found and (is_mark(character) or found[-1].endswith(JOINING)) and len(found[-1]) < CROWD:
+        if (
+            found
+            and (is_combining(character) or found[-1].endswith(ZERO_WIDTH_JOINER))
+            and len(found[-1]) < MAX_CLUSTER
+        ):
             found[-1] += character
         else:
             found.append(character)
     return found
 
 
-class Word:
+class StyledWord:
     """What is not parted unless it is wider than a line. `space` is the style of the space before
     it, or None; a word may also be a line's end and nothing else."""
 
@@ -88,7 +92,7 @@ class Word:
 
     @property
     def width(self) -> int:
-        return max(self._cells, self.length // CROWD)
+        return max(self._cells, self.length // MAX_CLUSTER)
 
     def add(self, text: str, style: str) -> None:
         if self.spans and self.spans[-1][1] == style:
@@ -96,83 +100,85 @@ class Word:
         else:
             self.spans.append((text, style))
         self.length += len(text)
-        self._cells += cells(text)
+        self._cells += measure_text(text)
 
-    def parts(self, width: int) -> "list[Word]":
+    def split_to_width(self, width: int) -> "list[StyledWord]":
         """Pieces that fit, each as full as it can be."""
-        pieces = [Word(self.space)]
+        pieces = [StyledWord(self.space)]
         for text, style in self.spans:
-            for cluster in clusters(text):
+            for cluster in split_clusters(text):
                 last = pieces[-1]
                 if last.spans and not last.has_room(cluster, width):
-                    pieces.append(last := Word())
+                    pieces.append(last := StyledWord())
                 last.add(cluster, style)
         return pieces
 
     def has_room(self, text: str, width: int) -> bool:
-        return max(self._cells + cells(text), (self.length + len(text)) // CROWD) <= width
+        return (
+            max(self._cells + measure_text(text), (self.length + len(text)) // MAX_CLUSTER) <= width
+        )
 
-    def copy(self) -> "Word":
-        other = Word(self.space, is_break=self.is_break)
+    def copy(self) -> "StyledWord":
+        other = StyledWord(self.space, is_break=self.is_break)
         other.spans, other.length, other._cells = list(self.spans), self.length, self._cells
         return other
 
     def is_wide_at_end(self) -> bool:
         text = self.spans[-1][0]
-        last = next((character for character in reversed(text) if not is_mark(character)), "")
-        return bool(last) and of_one(last) == 2
+        last = next((character for character in reversed(text) if not is_combining(character)), "")
+        return bool(last) and measure_character(last) == 2
 
 
-class Flow:
+class LineWrapper:
     """Spaces and line breaks in a text are all the same to it; a span that is BREAK is kept."""
 
     def __init__(self) -> None:
-        self._words: list[Word] = []  # since the last line given out
+        self._words: list[StyledWord] = []  # since the last line given out
         self._space: str | None = None  # the style of one after which no word has come yet
-        self._goes_on = False  # whether the last word can
+        self._can_extend_word = False  # whether the last word can
 
     def push(self, spans: Iterable[Span]) -> None:
         for text, style in spans:
-            if text == BREAK:
-                self._words.append(Word(is_break=True))
-                self._space, self._goes_on = None, False
+            if text == LINE_BREAK:
+                self._words.append(StyledWord(is_break=True))
+                self._space, self._can_extend_word = None, False
             elif text:
-                self._push(text, style)
+                self._push_text(text, style)
 
-    def _push(self, text: str, style: str) -> None:
+    def _push_text(self, text: str, style: str) -> None:
         if text[0].isspace():
-            self._space, self._goes_on = style, False
+            self._space, self._can_extend_word = style, False
         for number, chunk in enumerate(text.split()):
             if number:
-                self._space, self._goes_on = style, False
-            if chunk.isascii() and not (self._goes_on and self._ends_wide()):
-                self._add(chunk, style, goes_on=self._goes_on)
+                self._space, self._can_extend_word = style, False
+            if chunk.isascii() and not (self._can_extend_word and self._ends_wide()):
+                self._add_text(chunk, style, goes_on=self._can_extend_word)
             else:
-                self._add_wide(chunk, style)
+                self._add_wide_text(chunk, style)
         if text[-1].isspace():
-            self._space, self._goes_on = style, False
+            self._space, self._can_extend_word = style, False
 
-    def _add_wide(self, chunk: str, style: str) -> None:
+    def _add_wide_text(self, chunk: str, style: str) -> None:
         """A line can end beside any character that is wide."""
         for character in chunk:
-            goes_on = self._goes_on and (
-                is_mark(character)
-                or character in CLOSING
-                or self._words[-1].spans[-1][0].endswith(JOINING)
-                or not (of_one(character) == 2 or self._ends_wide())
+            goes_on = self._can_extend_word and (
+                is_combining(character)
+                or character in CLOSING_PUNCTUATION
+                or self._words[-1].spans[-1][0].endswith(ZERO_WIDTH_JOINER)
+                or not (measure_character(character) == 2 or self._ends_wide())
             )
-            self._add(character, style, goes_on=goes_on)
+            self._add_text(character, style, goes_on=goes_on)
 
-    def _add(self, text: str, style: str, *, goes_on: bool) -> None:
+    def _add_text(self, text: str, style: str, *, goes_on: bool) -> None:
         if not goes_on:
-            self._words.append(Word(self._space))
-        self._space, self._goes_on = None, True
+            self._words.append(StyledWord(self._space))
+        self._space, self._can_extend_word = None, True
         self._words[-1].add(text, style)
 
     def _ends_wide(self) -> bool:
         return self._words[-1].is_wide_at_end()
 
-    def lines(self, width: int, *, final: bool) -> list[list[Span]]:
+    def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
         """Takes the lines that are settled; with `final` all there are."""
         width = max(1, width)
         lines: list[list[Span]] = []
@@ -192,7 +198,7 @@ class Flow:
                 lines.append(line)
                 line, room, start = [], width, at
             if not line and word.width > width:
-                words[at : at + 1] = word.parts(width)
+                words[at : at + 1] = word.split_to_width(width)
                 word = words[at]
             if line and word.space is not None:
                 line.append((" ", word.space))
@@ -203,20 +209,20 @@ class Flow:
         if final:
             if line:
                 lines.append(line)
-            self._words, self._space, self._goes_on = [], None, False
+            self._words, self._space, self._can_extend_word = [], None, False
         else:
             del words[:start]
         return lines
 
-    def copy(self) -> "Flow":
+    def copy(self) -> "LineWrapper":
         """To see how it could go on."""
-        other = Flow()
+        other = LineWrapper()
         other._words = [word.copy() for word in self._words]
-        other._space, other._goes_on = self._space, self._goes_on
+        other._space, other._can_extend_word = self._space, self._can_extend_word
         return other
 
 
-def filled(spans: Sequence[Span], width: int) -> list[list[Span]]:
+def break_lines(spans: Sequence[Span], width: int) -> list[list[Span]]:
     """As it is, spaces and all, cut where a line is full."""
     lines: list[list[Span]] = [[]]
     room = max(1, width)
@@ -232,8 +238,8 @@ def filled(spans: Sequence[Span], width: int) -> list[list[Span]]:
             lines[-1].append((text, style))
             room -= len(text)
             continue
-        for cluster in clusters(text):
-            needs = cells(cluster)
+        for cluster in split_clusters(text):
+            needs = measure_text(cluster)
             if needs > room and lines[-1]:
                 lines.append([])
                 room = max(1, width)
@@ -242,16 +248,16 @@ def filled(spans: Sequence[Span], width: int) -> list[list[Span]]:
     return lines
 
 
-def fitted(spans: Iterable[Span], width: int, more: str = "…") -> list[Span]:
+def truncate_spans(spans: Iterable[Span], width: int, more: str = "…") -> list[Span]:
     """On one line; what does not fit is cut, and `more` says so."""
     spans = list(spans)
-    if sum(cells(text) for text, _ in spans) <= width:
+    if sum(measure_text(text) for text, _ in spans) <= width:
         return spans
     line: list[Span] = []
-    room = width - cells(more)
+    room = width - measure_text(more)
     for text, style in spans:
-        for cluster in clusters(text[: room + 1] if text.isascii() else text):
-            needs = cells(cluster)
+        for cluster in split_clusters(text[: room + 1] if text.isascii() else text):
+            needs = measure_text(cluster)
             if needs > room:
                 return [*line, (more[: max(0, width)], style)]
             line.append((cluster, style))

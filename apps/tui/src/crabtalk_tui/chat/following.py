@@ -10,130 +10,132 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from crabtalk.client import Client, ServerError
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.event_lines import EventLines
+from crabtalk_tui.event_lines import EventFormatter
 
-from .conversation import Conversation
-from .kin import Kin
-from .questions import Question, Questions
-from .reach import AWAY, Reach
+from .conversation import ConversationReader
+from .kin import OwnRuns
+from .questions import ChatQuestion, ChatQuestions
+from .reach import CONNECTION_ERRORS, ReconnectingClient
 
-RECENT = 200  # things that happened; runs of others
-LINE = 300  # characters; what happened may carry megabytes
+MAX_RECENT = 200  # things that happened; runs of others
+MAX_LINE = 300  # characters; what happened may carry megabytes
 # Between two tries to follow a daemon that has too many followers.
-PAUSE = 5.0
+RETRY_SECONDS = 5.0
 # Seconds of events handled in one go: keys are read in between.
-SLICE = 0.004
-HAPPENINGS = frozenset({wire.TOOL_START, wire.TOOL_RESULT, wire.DONE, wire.ASK_USER, wire.REFUSED})
+MAX_BATCH_SECONDS = 0.004
+LOGGED_KINDS = frozenset(
+    {wire.TOOL_START, wire.TOOL_RESULT, wire.DONE, wire.ASK_USER, wire.REFUSED}
+)
 # Of the chat's own runs, what their streams do not have.
 UNSTREAMED = frozenset({wire.REFUSED, wire.TOOL_PROGRESS})
 
 
-class Follower:
+class ChatFeedFollower:
     """`followed` hears of kin, `changed` of questions, `returned` when the daemon is another,
     `requested` of approvals in other people's runs, `mode_changed` of the conversation's mode."""
 
     def __init__(
         self,
-        reach: Reach,
+        reach: ReconnectingClient,
         *,
         followed: Callable[[wire.AgentEventMsg], None],
         changed: Callable[[], None],
         returned: Callable[[], None],
-        requested: Callable[[Question], None],
+        requested: Callable[[ChatQuestion], None],
         mode_changed: Callable[[str], None],
     ) -> None:
-        self.questions = Questions()
-        self.approvals = Questions()  # for the owner, of runs that are not the chat's
-        self.kin = Kin()
-        self.happened: deque[str] = deque(maxlen=RECENT)  # a line each
-        self.others: set[str] = set()  # runs in the conversation that somebody else began
-        self._reach = reach
-        self._followed = followed
-        self._changed = changed
-        self._returned = returned
-        self._requested = requested
-        self._mode_changed = mode_changed
-        self._conversation: Conversation | None = None
+        self.questions = ChatQuestions()
+        self.approvals = ChatQuestions()  # for the owner, of runs that are not the chat's
+        self.own_runs = OwnRuns()
+        self.recent_events: deque[str] = deque(maxlen=MAX_RECENT)  # a line each
+        self.other_runs: set[str] = set()  # runs in the conversation that somebody else began
+        self._daemon = reach
+        self._on_feed_event = followed
+        self._on_change = changed
+        self._on_return = returned
+        self._on_approval = requested
+        self._on_mode_change = mode_changed
+        self._conversation: ConversationReader | None = None
 
-    def turn_to(self, conversation: Conversation) -> None:
+    def set_conversation(self, conversation: ConversationReader) -> None:
         self._conversation = conversation
-        self.others.clear()
+        self.other_runs.clear()
 
-    def begin(self, run_id: str) -> None:
+    def add_own_run(self, run_id: str) -> None:
         """A turn of the chat's own."""
-        self.kin.begin(run_id)
-        self.others.discard(run_id)
+        self.own_runs.add_run(run_id)
+        self.other_runs.discard(run_id)
 
-    def asked(self, question: Question) -> None:
-        if self.questions.put(question):
-            self._changed()
+    def add_question(self, question: ChatQuestion) -> None:
+        if self.questions.add_question(question):
+            self._on_change()
 
-    def settled(self, run_id: str) -> None:
-        has_settled = self.questions.settle(run_id)
-        if self.approvals.settle(run_id) or has_settled:
-            self._changed()
+    def settle_run(self, run_id: str) -> None:
+        has_settled = self.questions.remove_run(run_id)
+        if self.approvals.remove_run(run_id) or has_settled:
+            self._on_change()
 
-    async def follow(self) -> None:
+    async def follow_feed(self) -> None:
         """For as long as the chat lasts; ends when it is cancelled."""
         while True:
             try:
-                await self._hear_out(self._reach.client)
+                await self._read_feed(self._daemon.client)
             except ServerError:
-                if await self._reach.answers():  # too many follow it
-                    await asyncio.sleep(PAUSE)
+                if await self._daemon.is_answering():  # too many follow it
+                    await asyncio.sleep(RETRY_SECONDS)
                     continue
-                await self._begin_again()
-            except AWAY:
-                await self._begin_again()
+                await self._recover()
+            except CONNECTION_ERRORS:
+                await self._recover()
 
-    async def _begin_again(self) -> None:
-        await self._reach.recover(wanted=False)
+    async def _recover(self) -> None:
+        await self._daemon.recover(wanted=False)
         self.questions.clear()  # those that still wait come first in the next feed
         self.approvals.clear()
-        self.others.clear()
-        self._returned()
+        self.other_runs.clear()
+        self._on_return()
 
-    async def _hear_out(self, client: Client) -> None:
+    async def _read_feed(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
         since = loop.time()
         async with aclosing(client.subscribe_events(all_kinds=True)) as events:
             async for event in events:
-                self._hear(event)
-                if loop.time() - since > SLICE:
+                self._handle_event(event)
+                if loop.time() - since > MAX_BATCH_SECONDS:
                     await asyncio.sleep(0)
                     since = loop.time()
 
-    def _hear(self, event: wire.AgentEventMsg) -> None:
+    def _handle_event(self, event: wire.AgentEventMsg) -> None:
         here = self._conversation
-        is_here = here is not None and here.is_of(event.agent, event.sender)
-        is_own = self.kin.is_own(event.run_id)
-        is_kin = self.kin.has(event)
-        if event.kind in HAPPENINGS:
-            self.happened.append(one_line(EventLines().line(event), LINE))
+        is_here = here is not None and here.matches(event.agent, event.sender)
+        is_own = self.own_runs.is_own(event.run_id)
+        is_kin = self.own_runs.is_descendant(event)
+        if event.kind in LOGGED_KINDS:
+            self.recent_events.append(to_one_line(EventFormatter().format_event(event), MAX_LINE))
         if event.kind == wire.ASK_USER and (is_here or is_kin):
-            self.asked(Question(event.agent, event.sender, event.run_id, event.ask))
+            self.add_question(ChatQuestion(event.agent, event.sender, event.run_id, event.ask))
         elif event.kind == wire.ASK_USER:
-            self._note_approval(Question(event.agent, event.sender, event.run_id, event.ask))
+            self._add_approval(ChatQuestion(event.agent, event.sender, event.run_id, event.ask))
         elif event.kind == wire.MODE_CHANGED and is_here:
-            self._mode_changed(event.content)
+            self._on_mode_change(event.content)
         elif event.kind in (wire.TOOLS_COMPLETE, wire.DONE):
-            self.settled(event.run_id)
+            self.settle_run(event.run_id)
         if is_here and not is_own:
-            self._note_other(event)
+            self._track_other_run(event)
         if is_kin or (is_own and event.kind in UNSTREAMED):
-            self._followed(event)
+            self._on_feed_event(event)
 
-    def _note_approval(self, question: Question) -> None:
-        if question.needs_owner and self.approvals.put(question):
-            self._requested(question)
-            self._changed()
+    def _add_approval(self, question: ChatQuestion) -> None:
+        if question.needs_owner and self.approvals.add_question(question):
+            self._on_approval(question)
+            self._on_change()
 
-    def _note_other(self, event: wire.AgentEventMsg) -> None:
+    def _track_other_run(self, event: wire.AgentEventMsg) -> None:
         if event.kind == wire.MODE_CHANGED:
             return  # it belongs to no run
         if event.kind in (wire.DONE, wire.COMPACTED):
-            self.others.discard(event.run_id)
-        elif len(self.others) < RECENT:
-            self.others.add(event.run_id)
+            self.other_runs.discard(event.run_id)
+        elif len(self.other_runs) < MAX_RECENT:
+            self.other_runs.add(event.run_id)

@@ -2,33 +2,33 @@
 
 from pathlib import Path
 
-from .session import FAILURES, Session
+from .session import REQUEST_ERRORS, ChatSession
 
 
-async def greeting(session: Session, home: Path) -> list[str]:
+async def build_greeting(session: ChatSession, home: Path) -> list[str]:
     """Which model answers and why, how to have another one, how to leave."""
     return [
-        await answers(session, home),
+        await describe_model(session, home),
         "For another one: `crabtalkd setup`, or a key in the environment.",
         "Ctrl+D leaves, and everything is kept; /help shows the rest.",
     ]
 
 
-async def answers(session: Session, home: Path) -> str:
+async def describe_model(session: ChatSession, home: Path) -> str:
     """By what the status line shows. On a first start that is known only after the daemon has
     looked around, and it waits for that."""
     try:
-        await session.refresh()
+        await session.refresh_catalogue()
         if not (name := session.model):
             return "No model is set up yet, so nobody can answer."
         own = (await session.client.get_agent(session.agent)).model
-    except FAILURES:
+    except REQUEST_ERRORS:
         return "Which model answers is not known yet; /model asks again."
-    why = f"{session.agent}'s file names it" if own else reason(home)
+    why = f"{session.agent}'s file names it" if own else explain_model_choice(home)
     return f"{session.agent} answers with {name}: {why}."
 
 
-def reason(home: Path) -> str:
+def explain_model_choice(home: Path) -> str:
     """As far as a client can tell: what is found on a machine is the daemon's to look for."""
     import tomllib  # late: it greets nobody twice
 

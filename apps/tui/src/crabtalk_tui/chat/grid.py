@@ -8,122 +8,129 @@ read, each row is a list of its cells instead.
 import re
 from collections.abc import Sequence
 
-from .flow import Flow, Span, cells
-from .inline import read_whole
-from .look import Look
+from .flow import LineWrapper, Span, measure_text
+from .inline import render_inline
+from .look import Theme
 
-DECIDING = 8  # rows
-NARROWEST = 5  # columns are made no narrower, if what they hold is wider
-MOST = 64  # columns
-PIECE = re.compile(r"\\.|`[^`]*`|[^|\\`]+|.")
-RULE = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
+SAMPLE_ROWS = 8  # rows
+MIN_COLUMN_WIDTH = 5  # columns are made no narrower, if what they hold is wider
+MAX_COLUMNS = 64  # columns
+CELL_PIECE = re.compile(r"\\.|`[^`]*`|[^|\\`]+|.")
+DELIMITER_ROW = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
 
 Cell = list[Span]
 
 
-class Grid:
+class MarkdownTable:
     """`lines` takes what is settled, `live` shows the rest."""
 
-    def __init__(self, look: Look, header: str, rule: str) -> None:
-        self._look = look
+    def __init__(self, look: Theme, header: str, rule: str) -> None:
+        self._theme = look
         style = look.styles.strong
-        self._header = [read_whole(cell, look, style) for cell in split(header)]
-        self._sides = [side_of(cell) for cell in split(rule)]
-        self._deciding: list[list[Cell]] = []  # the rows that decide on the widths
+        self._header = [render_inline(cell, look, style) for cell in split_cells(header)]
+        self._alignments = [parse_alignment(cell) for cell in split_cells(rule)]
+        self._sample_rows: list[list[Cell]] = []  # the rows that decide on the widths
         self._rows: list[list[Cell]] = []  # those not given out
-        self._is_begun = False
+        self._has_output = False
         self.partial = ""  # a row that is not whole
 
-    def add(self, row: str) -> None:
-        found = self._read(row)
-        if len(self._deciding) < DECIDING:
-            self._deciding.append(found)
+    def add_row(self, row: str) -> None:
+        found = self._parse_row(row)
+        if len(self._sample_rows) < SAMPLE_ROWS:
+            self._sample_rows.append(found)
         self._rows.append(found)
 
-    def lines(self, width: int, *, final: bool) -> list[list[Span]]:
-        if not final and not self._is_begun and len(self._rows) <= DECIDING:
+    def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
+        if not final and not self._has_output and len(self._rows) <= SAMPLE_ROWS:
             return []
-        lines = self._laid_out(self._rows, width, with_header=not self._is_begun)
-        self._is_begun = True
+        lines = self._lay_out(self._rows, width, with_header=not self._has_output)
+        self._has_output = True
         self._rows = []
         return lines
 
-    def live(self, width: int) -> list[list[Span]]:
-        rows = [*self._rows, self._read(self.partial)] if self.partial else self._rows
-        if self._is_begun and not rows:
+    def live_lines(self, width: int) -> list[list[Span]]:
+        rows = [*self._rows, self._parse_row(self.partial)] if self.partial else self._rows
+        if self._has_output and not rows:
             return []
-        return self._laid_out(rows, width, with_header=not self._is_begun)
+        return self._lay_out(rows, width, with_header=not self._has_output)
 
-    def _read(self, row: str) -> list[Cell]:
-        found = [read_whole(cell, self._look) for cell in split(row)][: len(self._header)]
+    def _parse_row(self, row: str) -> list[Cell]:
+        found = [render_inline(cell, self._theme) for cell in split_cells(row)][: len(self._header)]
         return found + [[] for _ in range(len(self._header) - len(found))]
 
-    def _laid_out(
+    def _lay_out(
         self, rows: Sequence[list[Cell]], width: int, *, with_header: bool
     ) -> list[list[Span]]:
-        widths = self._widths(width)
+        widths = self._compute_widths(width)
         if widths is None:
-            return [line for row in rows for line in self._listed(row, width)]
+            return [line for row in rows for line in self._render_as_list(row, width)]
         lines: list[list[Span]] = []
         if with_header:
-            lines += self._row(self._header, widths)
-            lines.append([(self._rule(widths), self._look.styles.dim)])
+            lines += self._render_row(self._header, widths)
+            lines.append([(self._render_rule(widths), self._theme.styles.dim)])
         for row in rows:
-            lines += self._row(row, widths)
+            lines += self._render_row(row, widths)
         return lines
 
-    def _widths(self, width: int) -> list[int] | None:
+    def _compute_widths(self, width: int) -> list[int] | None:
         """None if there is no room for all columns."""
-        sample = [self._header, *self._deciding]
-        wanted = [max(1, *(natural(row[i]) for row in sample)) for i in range(len(self._header))]
+        sample = [self._header, *self._sample_rows]
+        wanted = [
+            max(1, *(measure_cell(row[i]) for row in sample)) for i in range(len(self._header))
+        ]
         room = width - 3 * (len(wanted) - 1)
-        if len(self._deciding) == DECIDING:
-            wanted = with_slack(wanted, room)
+        if len(self._sample_rows) == SAMPLE_ROWS:
+            wanted = add_slack(wanted, room)
         if sum(wanted) <= room:
             return wanted
-        least = [min(NARROWEST, want) for want in wanted]
-        return shrunk(wanted, least, room) if sum(least) <= room else None
+        least = [min(MIN_COLUMN_WIDTH, want) for want in wanted]
+        return shrink_widths(wanted, least, room) if sum(least) <= room else None
 
-    def _row(self, row: list[Cell], widths: list[int]) -> list[list[Span]]:
-        columns = [wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
-        bar = (f" {self._look.glyphs.bar} ", self._look.styles.dim)
+    def _render_row(self, row: list[Cell], widths: list[int]) -> list[list[Span]]:
+        columns = [wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
+        bar = (f" {self._theme.glyphs.bar} ", self._theme.styles.dim)
         lines: list[list[Span]] = []
         for number in range(max(1, *map(len, columns))):
             line: list[Span] = []
-            for column, width, side in zip(columns, widths, self._sides, strict=True):
+            for column, width, side in zip(columns, widths, self._alignments, strict=True):
                 line += [bar] if line else []
-                line += aligned(column[number] if number < len(column) else [], width, side)
-            lines.append(without_trailing_space(line))
+                line += align_line(column[number] if number < len(column) else [], width, side)
+            lines.append(strip_trailing_space(line))
         return lines
 
-    def _rule(self, widths: list[int]) -> str:
-        glyphs = self._look.glyphs
+    def _render_rule(self, widths: list[int]) -> str:
+        glyphs = self._theme.glyphs
         return f"{glyphs.rule}{glyphs.cross}{glyphs.rule}".join(
             glyphs.rule * width for width in widths
         )
 
-    def _listed(self, row: list[Cell], width: int) -> list[list[Span]]:
+    def _render_as_list(self, row: list[Cell], width: int) -> list[list[Span]]:
         lines: list[list[Span]] = []
         for name, cell in zip(self._header, row, strict=True):
-            lines += wrapped([*name, (": ", ""), *cell], width)
-        return [*lines, [(self._look.glyphs.rule * min(width, NARROWEST), self._look.styles.dim)]]
+            lines += wrap_cell([*name, (": ", ""), *cell], width)
+        return [
+            *lines,
+            [(self._theme.glyphs.rule * min(width, MIN_COLUMN_WIDTH), self._theme.styles.dim)],
+        ]
 
 
-def is_header(line: str) -> bool:
-    return line.startswith("|") and len(split(line)) <= MOST
+def is_header_row(line: str) -> bool:
+    return line.startswith("|") and len(split_cells(line)) <= MAX_COLUMNS
 
 
-def is_rule(line: str, header: str) -> bool:
+def is_delimiter_row(line: str, header: str) -> bool:
     """Whether it makes a table of the line before it."""
     return (
-        "-" in line and RULE.fullmatch(line) is not None and len(split(line)) == len(split(header))
+        "-" in line
+        and DELIMITER_ROW.fullmatch(line) is not None
+        and len(split_cells(line)) == len(split_cells(header))
     )
 
 
-def split(row: str) -> list[str]:
+def split_cells(row: str) -> list[str]:
     """Cells; a bar in code or behind a backslash is none between cells."""
     found = [""]
-    for piece in PIECE.findall(row.strip().removeprefix("|")):
+    for piece in CELL_PIECE.findall(row.strip().removeprefix("|")):
         if piece == "|":
             found.append("")
         else:
@@ -133,19 +140,19 @@ def split(row: str) -> list[str]:
     return [cell.strip().replace("\\|", "|") for cell in found]
 
 
-def side_of(rule: str) -> str:
+def parse_alignment(rule: str) -> str:
     if rule.endswith(":"):
         return "^" if rule.startswith(":") else ">"
     return "<"
 
 
-def natural(cell: Cell) -> int:
+def measure_cell(cell: Cell) -> int:
     """As wide as its widest line."""
     lines = "".join(text for text, _ in cell).split("\n")
-    return max(cells(" ".join(line.split())) for line in lines)
+    return max(measure_text(" ".join(line.split())) for line in lines)
 
 
-def with_slack(wanted: list[int], room: int) -> list[int]:
+def add_slack(wanted: list[int], room: int) -> list[int]:
     """More than they need, where there is room: rows to come may hold more."""
     left = max(0, room - sum(wanted))
     widths = []
@@ -156,7 +163,7 @@ def with_slack(wanted: list[int], room: int) -> list[int]:
     return widths
 
 
-def shrunk(wanted: list[int], least: list[int], room: int) -> list[int]:
+def shrink_widths(wanted: list[int], least: list[int], room: int) -> list[int]:
     """The widest give way first."""
     widths = list(wanted)
     over = sum(widths) - room
@@ -173,19 +180,19 @@ def shrunk(wanted: list[int], least: list[int], room: int) -> list[int]:
     return widths
 
 
-def wrapped(cell: Cell, width: int) -> list[list[Span]]:
-    flow = Flow()
+def wrap_cell(cell: Cell, width: int) -> list[list[Span]]:
+    flow = LineWrapper()
     flow.push(cell)
-    return flow.lines(width, final=True)
+    return flow.take_lines(width, final=True)
 
 
-def aligned(line: list[Span], width: int, side: str) -> list[Span]:
-    space = width - sum(cells(text) for text, _ in line)
+def align_line(line: list[Span], width: int, side: str) -> list[Span]:
+    space = width - sum(measure_text(text) for text, _ in line)
     before = {"<": 0, ">": space, "^": space // 2}[side]
     return [(" " * before, ""), *line, (" " * (space - before), "")]
 
 
-def without_trailing_space(line: list[Span]) -> list[Span]:
+def strip_trailing_space(line: list[Span]) -> list[Span]:
     while line and not line[-1][0].strip() and not line[-1][1]:
         line.pop()
     return line

@@ -9,23 +9,25 @@ from itertools import islice
 from typing import Any
 
 from .flow import Span
-from .look import Look, Styles
+from .look import Styles, Theme
 
 # In these a comment goes on over lines, and their lexers look for its end in one piece.
 BLOCK_COMMENTS = frozenset(
     {"C", "C++", "C#", "CSS", "Dart", "Go", "Java", "JavaScript", "Kotlin", "Objective-C", "PHP"}
     | {"Rust", "SCSS", "Scala", "Swift", "TypeScript", "TSX", "JSX", "Zig", "SQL"}
 )
-USUAL = ("python", "bash", "json", "javascript")
-OPEN, CLOSE = "/*", "*/"
-MOST = 4  # tokens for each character, beyond which a lexer goes round in circles
+PRELOADED_LANGUAGES = ("python", "bash", "json", "javascript")
+COMMENT_START, COMMENT_END = "/*", "*/"
+MAX_TOKENS_PER_CHARACTER = (
+    4  # tokens for each character, beyond which a lexer goes round in circles
+)
 Token = tuple[Any, str]
 
 
-class Highlight:
-    def __init__(self, look: Look, language: str) -> None:
-        self._look = look
-        self._lexer = lexer_for(language) if look.has_colour and language else None
+class CodeHighlighter:
+    def __init__(self, look: Theme, language: str) -> None:
+        self._theme = look
+        self._lexer = find_lexer(language) if look.has_colour and language else None
         self._stack: list[str] | None = None  # of the lexer's states; None if it has none
         self._in_comment = False
         self._styles: dict[Any, str] = {}  # by kind of token
@@ -33,45 +35,50 @@ class Highlight:
         if self._lexer is not None and is_stateful(self._lexer):
             self._stack = ["root"]
 
-    def line(self, text: str) -> list[Span]:
+    def highlight_line(self, text: str) -> list[Span]:
         """The next line, without its end."""
         if self._lexer is None:
             return [(text, "")]
-        tokens = self._in_comment_or_not(text) if self._has_comments else self._tokens(text)
-        return [(piece, self._style(kind)) for kind, piece in tokens if piece]
+        tokens = self._tokenize_with_comments(text) if self._has_comments else self._tokenize(text)
+        return [(piece, self._get_style(kind)) for kind, piece in tokens if piece]
 
-    def peek(self, text: str) -> list[Span]:
+    def preview_line(self, text: str) -> list[Span]:
         """How a line looks that is not complete."""
         stack, in_comment = self._stack, self._in_comment
-        spans = self.line(text)
+        spans = self.highlight_line(text)
         self._stack, self._in_comment = stack, in_comment
         return spans
 
-    def _in_comment_or_not(self, text: str) -> list[Token]:
+    def _tokenize_with_comments(self, text: str) -> list[Token]:
         from pygments.token import Comment  # type: ignore[import-untyped]
 
         if self._in_comment:
-            inside, close, rest = text.partition(CLOSE)
+            inside, close, rest = text.partition(COMMENT_END)
             if not close:
                 return [(Comment, text)]
             self._in_comment = False
-            return [(Comment, inside + close), *self._in_comment_or_not(rest)]
-        if text.rfind(OPEN) <= text.rfind(CLOSE):
-            return self._tokens(text)
+            return [(Comment, inside + close), *self._tokenize_with_comments(rest)]
+        if text.rfind(COMMENT_START) <= text.rfind(COMMENT_END):
+            return self._tokenize(text)
         # Is it a comment, or a string with such signs in it? Closed, the lexer can tell.
         before = self._stack
-        tokens = self._tokens(text + CLOSE)
+        tokens = self._tokenize(text + COMMENT_END)
         kind, last = tokens[-1] if tokens else (None, "")
-        if kind is not None and kind in Comment and last.startswith(OPEN) and last.endswith(CLOSE):
+        if (
+            kind is not None
+            and kind in Comment
+            and last.startswith(COMMENT_START)
+            and last.endswith(COMMENT_END)
+        ):
             self._in_comment = True
-            return [*tokens[:-1], (kind, last.removesuffix(CLOSE))]
+            return [*tokens[:-1], (kind, last.removesuffix(COMMENT_END))]
         self._stack = before
-        return self._tokens(text)
+        return self._tokenize(text)
 
-    def _tokens(self, text: str) -> list[Token]:
-        most = MOST * (len(text) + 2)
+    def _tokenize(self, text: str) -> list[Token]:
+        most = MAX_TOKENS_PER_CHARACTER * (len(text) + 2)
         try:
-            tokens = list(islice(self._lexed(text + "\n"), most))
+            tokens = list(islice(self._run_lexer(text + "\n"), most))
         except Exception:  # there are hundreds, and colour is worth no traceback
             tokens = []
         if not tokens or len(tokens) == most:
@@ -84,7 +91,7 @@ class Highlight:
             tokens[-1] = (tokens[-1][0], stripped)
         return tokens
 
-    def _lexed(self, text: str) -> Iterator[Token]:
+    def _run_lexer(self, text: str) -> Iterator[Token]:
         from pygments.lexer import ExtendedRegexLexer, LexerContext  # type: ignore[import-untyped]
 
         if self._lexer is None:
@@ -99,22 +106,22 @@ class Highlight:
         yield from ((kind, piece) for _, kind, piece in found)
         self._stack = context.stack
 
-    def _style(self, kind: Any) -> str:
+    def _get_style(self, kind: Any) -> str:
         if kind is None:
             return ""
         if kind not in self._styles:
-            self._styles[kind] = style_of(kind, self._look.styles)
+            self._styles[kind] = get_token_style(kind, self._theme.styles)
         return self._styles[kind]
 
 
-def warm() -> None:
+def preload_lexers() -> None:
     """Loads what the usual languages need. It takes a moment, which is best not one in which
     somebody types: call it in a thread."""
-    for language in USUAL:
-        Highlight(Look(), language).line("")
+    for language in PRELOADED_LANGUAGES:
+        CodeHighlighter(Theme(), language).highlight_line("")
 
 
-def lexer_for(language: str) -> Any:
+def find_lexer(language: str) -> Any:
     """None for a language nobody knows."""
     from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
     from pygments.util import ClassNotFound  # type: ignore[import-untyped]
@@ -135,7 +142,7 @@ def is_stateful(lexer: Any) -> bool:
     )
 
 
-def style_of(kind: Any, styles: Styles) -> str:
+def get_token_style(kind: Any, styles: Styles) -> str:
     from pygments import token  # type: ignore[import-untyped]
 
     for parent, style in (

@@ -4,60 +4,62 @@ Text comes in pieces; what it means is given out as soon as no further text can 
 read stands in `reading`.
 """
 
-from .flow import Span, joined
-from .look import Look
-from .reading import ADDRESS, CODE, EMPHASIS, LINK, STRONG, STRUCK, Node, Reading
+from .flow import Span, combine_styles
+from .look import Theme
+from .reading import ADDRESS, CODE, EMPHASIS, LINK, STRIKETHROUGH, STRONG, InlineNode, InlineParser
 
 
-class Inline:
-    def __init__(self, look: Look, style: str = "") -> None:
-        self._look = look
+class InlineRenderer:
+    def __init__(self, look: Theme, style: str = "") -> None:
+        self._theme = look
         self._style = style  # of all of it
-        self._rest = ""  # what is not settled
-        self._before = " "  # what is in front of that, two characters of it
-        self._is_read = True
+        self._unsettled = ""  # what is not settled
+        self._preceding = " "  # what is in front of that, two characters of it
+        self._is_parsed = True
 
     def feed(self, text: str) -> None:
-        self._rest += text
-        self._is_read = False
+        self._unsettled += text
+        self._is_parsed = False
 
-    def settled(self, *, final: bool = False) -> list[Span]:
+    def take_settled(self, *, final: bool = False) -> list[Span]:
         """Takes what further text cannot change; with `final` all there is."""
-        if not self._rest or (self._is_read and not final):
+        if not self._unsettled or (self._is_parsed and not final):
             return []
-        self._is_read = True
-        nodes, length = self._reading(self._rest, final=final).settled()
+        self._is_parsed = True
+        nodes, length = self._parse(self._unsettled, final=final).get_settled()
         if length:
-            self._before = (self._before + self._rest[:length])[-2:]
-            self._rest = self._rest[length:]
-        return self._spans(nodes)
+            self._preceding = (self._preceding + self._unsettled[:length])[-2:]
+            self._unsettled = self._unsettled[length:]
+        return self._style_nodes(nodes)
 
-    def tail(self) -> list[Span]:
+    def preview_tail(self) -> list[Span]:
         """What is not settled, as if the marks that are open were closed at its end."""
-        text = self._rest.rstrip()
+        text = self._unsettled.rstrip()
         if not text:
             return []
-        closing = self._reading(text, final=False).closing()
-        return self._spans(self._reading(text + closing, final=True).settled()[0])
+        closing = self._parse(text, final=False).build_closing_marks()
+        return self._style_nodes(self._parse(text + closing, final=True).get_settled()[0])
 
-    def _reading(self, text: str, *, final: bool) -> Reading:
-        return Reading(text, self._before, final=final, keeps_marks=not self._look.has_colour)
+    def _parse(self, text: str, *, final: bool) -> InlineParser:
+        return InlineParser(
+            text, self._preceding, final=final, keeps_marks=not self._theme.has_colour
+        )
 
-    def _spans(self, nodes: list[Node]) -> list[Span]:
+    def _style_nodes(self, nodes: list[InlineNode]) -> list[Span]:
         return [
-            (node.text, joined(self._style, self._styled(node.flags)))
+            (node.text, combine_styles(self._style, self._combine_styles(node.flags)))
             for node in nodes
             if node.text
         ]
 
-    def _styled(self, flags: int) -> str:
+    def _combine_styles(self, flags: int) -> str:
         if not flags:
             return ""
-        styles = self._look.styles
+        styles = self._theme.styles
         of_flags = (
             (STRONG, styles.strong),
             (EMPHASIS, styles.emphasis),
-            (STRUCK, styles.struck),
+            (STRIKETHROUGH, styles.struck),
             (LINK, styles.link),
             (CODE, styles.code),
             (ADDRESS, styles.address),
@@ -65,7 +67,7 @@ class Inline:
         return ";".join(style for flag, style in of_flags if flags & flag and style)
 
 
-def read_whole(text: str, look: Look, style: str = "") -> list[Span]:
-    inline = Inline(look, style)
+def render_inline(text: str, look: Theme, style: str = "") -> list[Span]:
+    inline = InlineRenderer(look, style)
     inline.feed(text)
-    return inline.settled(final=True)
+    return inline.take_settled(final=True)

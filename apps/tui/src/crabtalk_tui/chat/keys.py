@@ -8,7 +8,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 if TYPE_CHECKING:
-    from .app import Chat
+    from .app import ChatApp
 
 KEYS = {
     "Enter": "send; while a turn runs, say it into the turn; on a question, answer it",
@@ -28,7 +28,7 @@ KEYS = {
     "Ctrl+Z": "back to the shell; `fg` goes on here",
 }
 
-IN_FORM = {
+FORM_KEYS = {
     "up": "up",
     "down": "down",
     "left": "left",
@@ -47,7 +47,7 @@ IN_FORM = {
 }
 
 
-def bindings(chat: "Chat") -> KeyBindings:
+def create_bindings(chat: "ChatApp") -> KeyBindings:
     made = KeyBindings()
     in_form = Condition(lambda: chat.form is not None)
     writing, anywhere = ~in_form, Always()
@@ -61,33 +61,33 @@ def bindings(chat: "Chat") -> KeyBindings:
         return bound
 
     prompt = chat.prompt
-    bind("enter")(chat.enter)
+    bind("enter")(chat.handle_enter)
     for keys in (("escape", "enter"), ("c-j",)):
-        bind(*keys)(prompt.new_line)
-    bind("escape")(chat.escape)
-    bind("c-d")(chat.end_of_input)
+        bind(*keys)(prompt.insert_line_break)
+    bind("escape")(chat.handle_escape)
+    bind("c-d")(chat.handle_end_of_input)
     bind("tab")(prompt.complete)
-    bind("s-tab")(chat.back_tab)
+    bind("s-tab")(chat.handle_back_tab)
     bind("c-v")(chat.paste_picture)
-    bind("backspace")(chat.erase)
+    bind("backspace")(chat.handle_backspace)
 
     for keys in (("c-c",), ("<sigint>",)):
-        bind(*keys, where=anywhere)(chat.interrupt)
-    bind("c-l", where=anywhere)(chat.draw_anew)
+        bind(*keys, where=anywhere)(chat.handle_interrupt)
+    bind("c-l", where=anywhere)(chat.redraw)
     bind("c-z", where=anywhere)(chat.suspend)
-    bind("c-o", where=anywhere)(lambda: chat.expand("output"))
-    bind("c-t", where=anywhere)(lambda: chat.expand("thinking"))
+    bind("c-o", where=anywhere)(lambda: chat.print_details("output"))
+    bind("c-t", where=anywhere)(lambda: chat.print_details("thinking"))
 
     @made.add(Keys.Any, filter=writing & emacs_insert_mode)
     def _(event: KeyPressEvent) -> None:
-        prompt.buffer.insert_text(event.data * event.arg + at_once(event))
+        prompt.buffer.insert_text(event.data * event.arg + read_queued_text(event))
 
-    for key, name in IN_FORM.items():
-        bind(key, where=in_form)(lambda name=name: chat.press(name))  # type: ignore[misc]
+    for key, name in FORM_KEYS.items():
+        bind(key, where=in_form)(lambda name=name: chat.press_form_key(name))  # type: ignore[misc]
 
     @made.add(Keys.Any, filter=in_form)
     def _(event: KeyPressEvent) -> None:
-        chat.press(event.data)
+        chat.press_form_key(event.data)
 
     @made.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
@@ -96,7 +96,7 @@ def bindings(chat: "Chat") -> KeyBindings:
     return made
 
 
-def at_once(event: KeyPressEvent) -> str:
+def read_queued_text(event: KeyPressEvent) -> str:
     """The characters that came along with a key: a paste where the terminal marks none. One by one
     each would have the whole text copied, and kept to be undone."""
     queue = event.key_processor.input_queue

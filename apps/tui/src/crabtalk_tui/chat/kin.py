@@ -2,36 +2,36 @@
 
 from crabtalk.protocol import wire
 
-MOST = 4096  # runs remembered; tasks in the background outlive their turn
+MAX_RUNS = 4096  # runs remembered; tasks in the background outlive their turn
 
 
-class Kin:
+class OwnRuns:
     """The runs the chat began, those they set off, and those, and so on."""
 
     def __init__(self) -> None:
-        self._own: dict[str, None] = {}  # began here, oldest first
-        self._set_off: dict[str, None] = {}  # by one of ours
+        self._roots: dict[str, None] = {}  # began here, oldest first
+        self._descendants: dict[str, None] = {}  # by one of ours
 
-    def begin(self, run_id: str) -> None:
-        remember(self._own, run_id)
+    def add_run(self, run_id: str) -> None:
+        add_bounded(self._roots, run_id)
 
     def is_own(self, run_id: str) -> bool:
-        return run_id in self._own
+        return run_id in self._roots
 
-    def has(self, event: wire.AgentEventMsg) -> bool:
+    def is_descendant(self, event: wire.AgentEventMsg) -> bool:
         """Whether its run was set off by one of ours. Learns from what it is shown."""
-        if event.run_id in self._set_off:
+        if event.run_id in self._descendants:
             return True
         if not event.HasField("parent"):
             return False
         parent = event.parent.run_id
-        if parent not in self._own and parent not in self._set_off:
+        if parent not in self._roots and parent not in self._descendants:
             return False
-        remember(self._set_off, event.run_id)
+        add_bounded(self._descendants, event.run_id)
         return True
 
 
-def remember(runs: dict[str, None], run_id: str) -> None:
+def add_bounded(runs: dict[str, None], run_id: str) -> None:
     runs[run_id] = None
-    if len(runs) > MOST:
+    if len(runs) > MAX_RUNS:
         del runs[next(iter(runs))]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 # Neither red nor green: those say how something ended.
-OF_GUESTS = ("35", "36", "33", "34", "95", "96", "93", "94")
-SPIN = 10  # turns of the spinner a second
+GUEST_COLOURS = ("35", "36", "33", "34", "95", "96", "93", "94")
+SPINNER_RATE = 10  # turns of the spinner a second
 
 
 class Styles(NamedTuple):
@@ -59,7 +59,7 @@ class Glyphs(NamedTuple):
     spinner: tuple[str, ...] = tuple("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 
 
-ASCII = Glyphs(
+ASCII_GLYPHS = Glyphs(
     prompt=">",
     tool="*",
     done="+",
@@ -80,7 +80,7 @@ ASCII = Glyphs(
 )
 
 
-class Look(NamedTuple):
+class Theme(NamedTuple):
     """Without colour there are no escapes at all, and the marks of the markdown stay."""
 
     styles: Styles = Styles()
@@ -88,20 +88,20 @@ class Look(NamedTuple):
     has_colour: bool = True
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], encoding: str = "utf-8") -> "Look":
+    def detect(cls, environ: Mapping[str, str], encoding: str = "utf-8") -> "Theme":
         """What this terminal can show, by its environment and the encoding of what it is told."""
         is_plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
-        look = PLAIN if is_plain else cls()
+        look = PLAIN_THEME if is_plain else cls()
         is_unicode = encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16")
-        return look if is_unicode else look._replace(glyphs=ASCII)
+        return look if is_unicode else look._replace(glyphs=ASCII_GLYPHS)
 
-    def guest(self, name: str) -> str:
+    def get_guest_colour(self, name: str) -> str:
         """The same colour for the same name, everywhere and always."""
-        return OF_GUESTS[crc32(name.encode()) % len(OF_GUESTS)] if self.has_colour else ""
+        return GUEST_COLOURS[crc32(name.encode()) % len(GUEST_COLOURS)] if self.has_colour else ""
 
-    def spinner(self, now: float) -> str:
+    def get_spinner(self, now: float) -> str:
         signs = self.glyphs.spinner
-        return signs[int(now * SPIN) % len(signs)]
+        return signs[int(now * SPINNER_RATE) % len(signs)]
 
 
-PLAIN = Look(Styles(**dict.fromkeys(Styles._fields, "")), Glyphs(), has_colour=False)
+PLAIN_THEME = Theme(Styles(**dict.fromkeys(Styles._fields, "")), Glyphs(), has_colour=False)

@@ -14,15 +14,15 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
+BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 # Where the system does not say, or says what no terminal is.
-USUAL = Size(rows=24, columns=80)
+DEFAULT_SIZE = Size(rows=24, columns=80)
 
 # What the board is drawn with, for terminals that only know what a typewriter has.
-TYPEWRITER = str.maketrans("·…↑↓←→▸●○↵█░✓", "-~^v<>>*o/#.+")
+ASCII_REPLACEMENTS = str.maketrans("·…↑↓←→▸●○↵█░✓", "-~^v<>>*o/#.+")
 
 # How terminals make themselves known that wrap lines anew when they become narrower.
-REWRAPPING = (
+REWRAPPING_VARIABLES = (
     "ALACRITTY_WINDOW_ID",
     "GHOSTTY_RESOURCES_DIR",
     "ITERM_SESSION_ID",
@@ -36,9 +36,9 @@ REWRAPPING = (
 REWRAPPING_TERMS = ("alacritty", "foot", "tmux", "xterm-ghostty", "xterm-kitty")
 
 
-class Paper(Vt100_Output):
+class TerminalOutput(Vt100_Output):
     def __init__(self, stdout: TextIO, *, is_plain: bool) -> None:
-        self._size = size_of(stdout)
+        self._size = read_terminal_size(stdout)
         super().__init__(
             stdout,
             lambda: self._size,
@@ -47,43 +47,43 @@ class Paper(Vt100_Output):
             # Where the cursor is makes no difference: what is drawn is as high as it must be.
             enable_cpr=False,
         )
-        self._held = 0
-        self._letters = {} if is_unicode(stdout) else TYPEWRITER
+        self._update_depth = 0
+        self._replacements = {} if is_unicode(stdout) else ASCII_REPLACEMENTS
 
-    def measure(self) -> Size:
+    def update_size(self) -> Size:
         """The size it has now. It is asked for very often, and changes hardly ever."""
-        self._size = size_of(self.stdout)
+        self._size = read_terminal_size(self.stdout)
         return self._size
 
     def write(self, data: str) -> None:
-        super().write(data.translate(self._letters) if self._letters else data)
+        super().write(data.translate(self._replacements) if self._replacements else data)
 
     @contextmanager
-    def in_one_piece(self) -> Iterator[None]:
-        self._held += 1
+    def synchronized_update(self) -> Iterator[None]:
+        self._update_depth += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._update_depth -= 1
             self.flush()
 
     def flush(self) -> None:
-        if not self._held and self._buffer:
-            self._buffer = [BEGIN, *self._buffer, END]
+        if not self._update_depth and self._buffer:
+            self._buffer = [BEGIN_UPDATE, *self._buffer, END_UPDATE]
             super().flush()
 
-    def print(self, text: str) -> None:
+    def print_lines(self, text: str) -> None:
         """Whole lines, styled, where the cursor is."""
-        with self.in_one_piece():
+        with self.synchronized_update():
             self.write_raw(text.replace("\n", "\r\n"))
 
 
-def size_of(stdout: TextIO) -> Size:
+def read_terminal_size(stdout: TextIO) -> Size:
     try:
         columns, rows = os.get_terminal_size(stdout.fileno())
     except (OSError, ValueError):
-        return USUAL
-    return Size(rows=rows or USUAL.rows, columns=columns or USUAL.columns)
+        return DEFAULT_SIZE
+    return Size(rows=rows or DEFAULT_SIZE.rows, columns=columns or DEFAULT_SIZE.columns)
 
 
 def is_unicode(stdout: TextIO) -> bool:
@@ -96,8 +96,8 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and term not in ("", "dumb", "unknown")
 
 
-def rewraps() -> bool:
+def is_rewrapping_terminal() -> bool:
     """Of one that is not known, the answer is no: a line that is drawn twice is a blemish, one that
     is erased by mistake a loss."""
     term = os.environ.get("TERM", "")
-    return any(map(os.environ.get, REWRAPPING)) or term.startswith(REWRAPPING_TERMS)
+    return any(map(os.environ.get, REWRAPPING_VARIABLES)) or term.startswith(REWRAPPING_TERMS)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from crabtalk.protocol import wire
 
-FEW = 24  # messages; mostly more than is shown
-MANY = 400  # for those who answer in a word
-CALL = 8  # lines a tool call takes, its output cut short
+FIRST_FETCH = 24  # messages; mostly more than is shown
+SECOND_FETCH = 400  # for those who answer in a word
+CALL_LINES = 8  # lines a tool call takes, its output cut short
 FENCES = ("```", "~~~")
 
 
-def last_of(
+def select_last(
     messages: Sequence[wire.ConversationMessage], lines: int, width: int
 ) -> tuple[list[wire.ConversationMessage], bool]:
     """The last of them that fill so many lines, and whether they do. The first may be cut."""
@@ -23,26 +23,28 @@ def last_of(
     for message in reversed(messages):
         if left <= 0:
             return kept[::-1], True
-        taken = height(message, width)
-        kept.append(message if taken <= left else end_of(message, left, width))
+        taken = estimate_height(message, width)
+        kept.append(message if taken <= left else truncate_to_end(message, left, width))
         left -= taken
     return kept[::-1], left <= 0
 
 
-def height(message: wire.ConversationMessage, width: int) -> int:
+def estimate_height(message: wire.ConversationMessage, width: int) -> int:
     """About so many lines."""
     if message.role == "tool":  # shown with its call
         return 0
-    text = sum(rows(line, width) for line in message.content.split("\n"))
-    return text + CALL * len(message.tool_calls) + 1
+    text = sum(count_rows(line, width) for line in message.content.split("\n"))
+    return text + CALL_LINES * len(message.tool_calls) + 1
 
 
-def end_of(message: wire.ConversationMessage, lines: int, width: int) -> wire.ConversationMessage:
+def truncate_to_end(
+    message: wire.ConversationMessage, lines: int, width: int
+) -> wire.ConversationMessage:
     """The end of a long one. What began as code goes on as code."""
     before = message.content.split("\n")
     kept: list[str] = []
     while before and lines > 0:
-        lines -= rows(before[-1], width)
+        lines -= count_rows(before[-1], width)
         kept.append(before.pop())
     is_code = sum(line.lstrip().startswith(FENCES) for line in before) % 2
     shorter = wire.ConversationMessage()
@@ -51,5 +53,5 @@ def end_of(message: wire.ConversationMessage, lines: int, width: int) -> wire.Co
     return shorter
 
 
-def rows(line: str, width: int) -> int:
+def count_rows(line: str, width: int) -> int:
     return max(-(-len(line) // max(width, 1)), 1)

@@ -12,18 +12,18 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
-MOST_BYTES = 3_750_000  # what `read` shows to a model
-DEADLINE = 3.0
+MAX_BYTES = 3_750_000  # what `read` shows to a model
+COMMAND_TIMEOUT = 3.0
 
 # Each prints the picture on the clipboard, if its desktop is the one in use and there is one.
-CLIPBOARDS = (
+CLIPBOARD_COMMANDS = (
     ("wl-paste", "--type", "image/png"),
     ("xclip", "-selection", "clipboard", "-target", "image/png", "-out"),
     ("pngpaste", "-"),
 )
 
 
-def dropped(text: str) -> str | None:
+def parse_dropped_path(text: str) -> str | None:
     """The path a terminal meant when a picture was dropped on it; None for any other text."""
     text = text.strip()
     if not text or "\n" in text or len(text) > 4096:
@@ -44,19 +44,19 @@ def dropped(text: str) -> str | None:
     return None
 
 
-async def from_clipboard(folder: Path) -> Path | None:
+async def save_clipboard_picture(folder: Path) -> Path | None:
     """Saves the picture on the clipboard in `folder`; None when there is none to be had.
 
     Cancelled, it leaves nothing behind but perhaps the folder.
     """
-    for command in CLIPBOARDS:
-        data = await output(command)
-        if data.startswith(b"\x89PNG") and len(data) <= MOST_BYTES:
-            return await asyncio.to_thread(saved, folder, data)
+    for command in CLIPBOARD_COMMANDS:
+        data = await read_command_output(command)
+        if data.startswith(b"\x89PNG") and len(data) <= MAX_BYTES:
+            return await asyncio.to_thread(save_picture, folder, data)
     return None
 
 
-async def output(command: tuple[str, ...]) -> bytes:
+async def read_command_output(command: tuple[str, ...]) -> bytes:
     """What it prints; nothing when it is not there, fails, or takes its time."""
     quiet = asyncio.subprocess.DEVNULL
     try:
@@ -66,7 +66,7 @@ async def output(command: tuple[str, ...]) -> bytes:
     except OSError:
         return b""
     try:
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(COMMAND_TIMEOUT):
             data, _ = await process.communicate()
             return data if process.returncode == 0 else b""
     except TimeoutError:
@@ -76,7 +76,7 @@ async def output(command: tuple[str, ...]) -> bytes:
             process.kill()
 
 
-def saved(folder: Path, data: bytes) -> Path:
+def save_picture(folder: Path, data: bytes) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.monotonic_ns() % 1000:03}.png"
     path.touch(mode=0o600)

@@ -11,36 +11,38 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-LONG = 2000  # characters; what is longer is prose, whatever it began with
-DEEPEST = 8  # quotes and lists inside one another
+MAX_LINE = 2000  # characters; what is longer is prose, whatever it began with
+MAX_DEPTH = 8  # quotes and lists inside one another
 
 HEADING = re.compile(r"(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*")
 FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})[ \t]*(?P<info>.*)")
 RULE = re.compile(r"([-_*])[ \t]*(?:\1[ \t]*){2,}")
-UNDERLINE = re.compile(r"(?:=+|-+)[ \t]*")
-ITEM = re.compile(r"(?P<mark>[-+*]|(?P<number>\d{1,9})[.)])(?:(?P<space>[ \t]+)(?=\S)|[ \t]*$)")
+HEADING_UNDERLINE = re.compile(r"(?:=+|-+)[ \t]*")
+LIST_ITEM = re.compile(
+    r"(?P<mark>[-+*]|(?P<number>\d{1,9})[.)])(?:(?P<space>[ \t]+)(?=\S)|[ \t]*$)"
+)
 TASK = re.compile(r"\[(?P<done>[ xX])\][ \t]+(?=\S)")
 # What could still become something else than prose.
-BEGUN = re.compile(
+UNDECIDED_LINE = re.compile(
     r"#{1,6}|(?:[-+*]|\d{1,9}(?:[.)][ \t]*)?)|([-_*])[ \t]*(?:\1[ \t]*)*|=+[ \t]*|`{1,2}|~{1,2}"
     r"|\[(?:[ xX](?:\][ \t]*)?)?"
 )
 
 
-class Kind(Enum):
+class LineKind(Enum):
     BLANK = auto()
-    PROSE = auto()
+    PARAGRAPH = auto()
     HEADING = auto()
     FENCE = auto()
-    FENCED = auto()  # a line between two fences
+    FENCED_CODE = auto()  # a line between two fences
     FENCE_END = auto()
-    INDENTED = auto()  # code without fences
+    INDENTED_CODE = auto()  # code without fences
     RULE = auto()
-    BARS = auto()  # a row of a table, if it turns out to be one
+    TABLE_ROW = auto()  # a row of a table, if it turns out to be one
 
 
 @dataclass(slots=True)
-class Container:
+class ContainerBlock:
     """A quote, or an item of a list; `indent` is how far its content stands in."""
 
     indent: int = 0
@@ -49,7 +51,7 @@ class Container:
     is_done: bool | None = None  # of a task
     is_shown: bool = False  # its mark
 
-    def follow(self, item: "Container") -> None:
+    def continue_numbering(self, item: "ContainerBlock") -> None:
         """Of numbered items that do not count, each is one more than the last."""
         if self.number is not None and item.number is not None and self.mark[-1] == item.mark[-1]:
             self.number = max(self.number, item.number + 1)
@@ -59,84 +61,86 @@ class Container:
         return not self.mark
 
 
-class Placement(NamedTuple):
+class ParsedLine(NamedTuple):
     """`kept` of the open containers hold the line, and `opened` are new."""
 
-    kept: int
-    opened: tuple[Container, ...]
-    kind: Kind
+    matched: int
+    new_containers: tuple[ContainerBlock, ...]
+    kind: LineKind
     text: str
     detail: str = ""  # the marks of a heading or fence
 
 
-class Open(NamedTuple):
+class OpenBlocks(NamedTuple):
     """What is open when a line comes."""
 
-    containers: Sequence[Container]
+    containers: Sequence[ContainerBlock]
     fence: str = ""
     has_prose: bool = False
 
 
-def place(line: str, state: Open) -> Placement:
+def parse_line(line: str, state: OpenBlocks) -> ParsedLine:
     """A whole line."""
-    kept, text, indent = keep(line, state.containers)
-    is_long = len(line) > LONG
+    kept, text, indent = match_containers(line, state.containers)
+    is_long = len(line) > MAX_LINE
     if state.fence and kept == len(state.containers):
-        return Placement(kept, (), *fenced(text, indent, state.fence, is_long=is_long))
-    text, indent, opened = opened_by(text, indent, state, kept)
+        return ParsedLine(kept, (), *parse_fenced_line(text, indent, state.fence, is_long=is_long))
+    text, indent, opened = parse_new_containers(text, indent, state, kept)
     has_prose = state.has_prose and not opened
-    kind, text, detail = leaf(text, indent, has_prose=has_prose, is_long=is_long)
-    if kind is Kind.PROSE and has_prose:
+    kind, text, detail = parse_leaf(text, indent, has_prose=has_prose, is_long=is_long)
+    if kind is LineKind.PARAGRAPH and has_prose:
         kept = len(state.containers)  # it goes on, though the marks of its quote or list are gone
-    if kind is Kind.PROSE and opened and opened[-1].mark and (task := TASK.match(text)):
+    if kind is LineKind.PARAGRAPH and opened and opened[-1].mark and (task := TASK.match(text)):
         opened[-1].is_done = task["done"] != " "
         text = text[task.end() :]
-    return Placement(kept, tuple(opened), kind, text, detail)
+    return ParsedLine(kept, tuple(opened), kind, text, detail)
 
 
-def place_begun(line: str, state: Open) -> Placement | None:
+def parse_partial_line(line: str, state: OpenBlocks) -> ParsedLine | None:
     """The beginning of a line; None if the rest of it could make it something else. Otherwise it is
     prose, or long."""
-    if len(line) > LONG:
-        return place(line, state)
-    kept, text, indent = keep(line, state.containers)
+    if len(line) > MAX_LINE:
+        return parse_line(line, state)
+    kept, text, indent = match_containers(line, state.containers)
     if state.fence and kept == len(state.containers):
         return None
-    text, _, _ = opened_by(text, indent, state, kept)
-    if not text or BEGUN.fullmatch(text):
+    text, _, _ = parse_new_containers(text, indent, state, kept)
+    if not text or UNDECIDED_LINE.fullmatch(text):
         return None
-    placement = place(line, state)
-    return placement if placement.kind is Kind.PROSE else None
+    placement = parse_line(line, state)
+    return placement if placement.kind is LineKind.PARAGRAPH else None
 
 
-def opened_by(text: str, indent: int, state: Open, kept: int) -> tuple[str, int, list[Container]]:
+def parse_new_containers(
+    text: str, indent: int, state: OpenBlocks, kept: int
+) -> tuple[str, int, list[ContainerBlock]]:
     """The containers that a line opens, after what is left of it, with its indent."""
     has_prose = state.has_prose and kept == len(state.containers)
-    opened: list[Container] = []
-    while indent < 4 and kept + len(opened) < DEEPEST:
-        found = container(text, indent, has_prose=has_prose)
+    opened: list[ContainerBlock] = []
+    while indent < 4 and kept + len(opened) < MAX_DEPTH:
+        found = parse_container(text, indent, has_prose=has_prose)
         if found is None:
             break
         opened.append(found[0])
         has_prose = False
-        text, indent = measured(found[1])
+        text, indent = split_indent(found[1])
     return text, indent, opened
 
 
-def measured(text: str) -> tuple[str, int]:
+def split_indent(text: str) -> tuple[str, int]:
     """Without the blanks before it, and how many places those take."""
     rest = text.lstrip(" \t")
     return rest, len(text[: len(text) - len(rest)].expandtabs(4))
 
 
-def keep(line: str, containers: Sequence[Container]) -> tuple[int, str, int]:
+def match_containers(line: str, containers: Sequence[ContainerBlock]) -> tuple[int, str, int]:
     """How many of the containers hold the line, and what is left of it, with its indent."""
-    text, indent = measured(line)
+    text, indent = split_indent(line)
     for number, held in enumerate(containers):
         if held.is_quote:
             if indent > 3 or not text.startswith(">"):
                 return number, text, indent
-            text, indent = measured(text[1:])
+            text, indent = split_indent(text[1:])
             indent = max(0, indent - 1)
         elif not text:
             continue
@@ -147,11 +151,13 @@ def keep(line: str, containers: Sequence[Container]) -> tuple[int, str, int]:
     return len(containers), text, indent
 
 
-def container(text: str, indent: int, *, has_prose: bool) -> tuple[Container, str] | None:
+def parse_container(
+    text: str, indent: int, *, has_prose: bool
+) -> tuple[ContainerBlock, str] | None:
     """The one that begins here, and what it holds."""
     if text.startswith(">"):
-        return Container(), text[1:].removeprefix(" ")
-    item = ITEM.match(text)
+        return ContainerBlock(), text[1:].removeprefix(" ")
+    item = LIST_ITEM.match(text)
     if item is None or RULE.fullmatch(text):
         return None
     number = int(item["number"]) if item["number"] else None
@@ -161,31 +167,33 @@ def container(text: str, indent: int, *, has_prose: bool) -> tuple[Container, st
     space = len((item["space"] or " ").expandtabs(4))
     space = 1 if space > 4 else space
     indent += len(item["mark"]) + space
-    rest, blanks = measured(text[item.end("mark") :])
-    return Container(indent, item["mark"], number), " " * (blanks - space) + rest
+    rest, blanks = split_indent(text[item.end("mark") :])
+    return ContainerBlock(indent, item["mark"], number), " " * (blanks - space) + rest
 
 
-def fenced(text: str, indent: int, fence: str, *, is_long: bool) -> tuple[Kind, str]:
+def parse_fenced_line(text: str, indent: int, fence: str, *, is_long: bool) -> tuple[LineKind, str]:
     mark = text.rstrip()
     if not is_long and indent < 4 and len(mark) >= len(fence) and mark == fence[0] * len(mark):
-        return Kind.FENCE_END, ""
-    return Kind.FENCED, " " * indent + text
+        return LineKind.FENCE_END, ""
+    return LineKind.FENCED_CODE, " " * indent + text
 
 
-def leaf(text: str, indent: int, *, has_prose: bool, is_long: bool) -> tuple[Kind, str, str]:
+def parse_leaf(
+    text: str, indent: int, *, has_prose: bool, is_long: bool
+) -> tuple[LineKind, str, str]:
     if is_long:
-        return Kind.PROSE, text, ""
+        return LineKind.PARAGRAPH, text, ""
     if not text:
-        return Kind.BLANK, "", ""
+        return LineKind.BLANK, "", ""
     if indent >= 4 and not has_prose:
-        return Kind.INDENTED, " " * (indent - 4) + text, ""
+        return LineKind.INDENTED_CODE, " " * (indent - 4) + text, ""
     if indent < 4:
         if heading := HEADING.fullmatch(text):
-            return Kind.HEADING, heading[2] or "", heading[1]
+            return LineKind.HEADING, heading[2] or "", heading[1]
         if (fence := FENCE.fullmatch(text)) and not ("`" in fence["info"] and text[0] == "`"):
-            return Kind.FENCE, fence["info"], " " * indent + fence["mark"]
-        if RULE.fullmatch(text) or (has_prose and UNDERLINE.fullmatch(text)):
-            return Kind.RULE, "", ""
+            return LineKind.FENCE, fence["info"], " " * indent + fence["mark"]
+        if RULE.fullmatch(text) or (has_prose and HEADING_UNDERLINE.fullmatch(text)):
+            return LineKind.RULE, "", ""
         if text.startswith("|"):
-            return Kind.BARS, text, ""
-    return Kind.PROSE, text, ""
+            return LineKind.TABLE_ROW, text, ""
+    return LineKind.PARAGRAPH, text, ""

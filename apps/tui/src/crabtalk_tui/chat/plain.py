@@ -11,23 +11,23 @@ import sys
 import time
 from pathlib import Path
 
-from crabtalk.component.command import line_width, visible
+from crabtalk.component.command import escape_controls, get_line_width
 from crabtalk.transport import default_home
 from crabtalk_tui.approval_text import match_option
 
-from .form import Form, Page
-from .greeting import greeting
-from .look import PLAIN, Look
+from .form import FormPage, TerminalForm
+from .greeting import build_greeting
+from .look import PLAIN_THEME, Theme
 from .settings import read_settings
-from .talk import Talk
+from .talk import ChatController
 
-AGAIN = 2.0  # seconds in which a second Ctrl+C leaves
-HISTORY = 20  # messages
+SECOND_INTERRUPT_SECONDS = 2.0  # seconds in which a second Ctrl+C leaves
+HISTORY_MESSAGES = 20  # messages
 PROMPT = "> "
-LATER = "later"  # what puts a review of approvals off
+LATER_WORD = "later"  # what puts a review of approvals off
 
 
-async def chat_in_lines(
+async def run_line_mode(
     home: Path | None,
     agent: str | None,
     sender: str,
@@ -38,9 +38,11 @@ async def chat_in_lines(
 ) -> int:
     """Until the end of the input, or /quit: its exit status."""
     settings, complaint = read_settings(home)
-    look = Look(PLAIN.styles, Look.of(os.environ, sys.stdout.encoding).glyphs, has_colour=False)
-    face = Lines()
-    talk = Talk(
+    look = Theme(
+        PLAIN_THEME.styles, Theme.detect(os.environ, sys.stdout.encoding).glyphs, has_colour=False
+    )
+    face = LineModeChat()
+    talk = ChatController(
         face,
         look,
         settings,
@@ -51,175 +53,181 @@ async def chat_in_lines(
         mode=mode,
         has_keys=False,
     )
-    face.talk = talk
+    face.controller = talk
     async with talk:
         if complaint:
-            talk.noticed(complaint, "error")
-        messages = await talk.session.history(HISTORY)
-        talk.transcript.history(messages)
-        for line in [] if messages else await greeting(talk.session, home or default_home()):
-            talk.transcript.notice(line, "info")
+            talk.show_notice(complaint, "error")
+        messages = await talk.session.load_history(HISTORY_MESSAGES)
+        talk.transcript.add_history(messages)
+        for line in [] if messages else await build_greeting(talk.session, home or default_home()):
+            talk.transcript.add_notice(line, "info")
         if words:
-            talk.say(words)
+            talk.submit_text(words)
         return await face.run()
 
 
-class Lines:
+class LineModeChat:
     """A Face of the talk."""
 
-    talk: Talk
+    controller: ChatController
 
     def __init__(self) -> None:
-        self._form: Form | None = None
-        self._news = asyncio.Event()
-        self._typed: list[str] = []
-        self._rest = b""
-        self._is_over = False
-        self._pressed = 0.0
+        self._form: TerminalForm | None = None
+        self._wakeup = asyncio.Event()
+        self._input_lines: list[str] = []
+        self._partial_line = b""
+        self._is_input_closed = False
+        self._last_interrupt = 0.0
         self._is_prompted = False
-        self._sent: dict[str, asyncio.Task[None]] = {}  # answers on their way, by ask
+        self._pending_replies: dict[str, asyncio.Task[None]] = {}  # answers on their way, by ask
         self._is_reviewing = False  # approvals of other people's runs are put too
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        loop.add_reader(sys.stdin.fileno(), self._read)
+        loop.add_signal_handler(signal.SIGINT, self._handle_interrupt)
+        loop.add_reader(sys.stdin.fileno(), self._read_input)
         try:
             while True:
-                self._print()
-                while self._typed:
-                    self._take(self._typed.pop(0))
-                    self._print()
-                if self._is_over and not self.talk.is_busy:
+                self._print_finished()
+                while self._input_lines:
+                    self._handle_line(self._input_lines.pop(0))
+                    self._print_finished()
+                if self._is_input_closed and not self.controller.is_busy:
                     break
-                self._invite()
-                await self._news.wait()
-                self._news.clear()
+                self._show_prompt()
+                await self._wakeup.wait()
+                self._wakeup.clear()
         finally:
             loop.remove_reader(sys.stdin.fileno())
             loop.remove_signal_handler(signal.SIGINT)
-        self._print()
+        self._print_finished()
         return 0
 
-    def changed(self) -> None:
-        self._news.set()
+    def schedule_redraw(self) -> None:
+        self._wakeup.set()
 
-    def unsent(self, text: str) -> None:
-        self.talk.noticed(f"not sent: {text}", "hint")
+    def restore_unsent(self, text: str) -> None:
+        self.controller.show_notice(f"not sent: {text}", "hint")
 
-    def leave(self) -> None:
-        self._is_over = True
-        self._typed.clear()
-        self.talk.stop_soon()
-        self._news.set()
+    def leave_chat(self) -> None:
+        self._is_input_closed = True
+        self._input_lines.clear()
+        self.controller.stop_in_background()
+        self._wakeup.set()
 
     def review_approvals(self) -> None:
         self._is_reviewing = True
         self._end_prompt()
-        self._news.set()
+        self._wakeup.set()
 
     # ── In ──────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self) -> None:
+    def _read_input(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         if not data:
-            self._is_over = True
+            self._is_input_closed = True
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            lines, self._rest = [self._rest], b""
-        self._typed += [line.decode(errors="replace") for line in lines]
+            lines, self._partial_line = [self._partial_line], b""
+        self._input_lines += [line.decode(errors="replace") for line in lines]
         self._is_prompted = False
-        self._news.set()
+        self._wakeup.set()
 
-    def _take(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         if (
             self._form is not None
-            and line.strip().casefold() == LATER
+            and line.strip().casefold() == LATER_WORD
             and self._is_review(self._form)
         ):
             self._form, self._is_reviewing = None, False
         elif self._form is not None and line.strip():
-            if not answered(self._form, line.strip()):
+            if not answer_page(self._form, line.strip()):
                 self._repeat_question()
-            elif self._form.page is None or len(self._form.pages) == 1:
-                self._sent[self._form.ask_id] = self.talk.answer_soon(self._form)
+            elif self._form.current_page is None or len(self._form.pages) == 1:
+                self._pending_replies[self._form.ask_id] = (
+                    self.controller.send_answer_in_background(self._form)
+                )
                 self._form = None
         elif line.strip():
-            self.talk.say(line)
+            self.controller.submit_text(line)
 
     def _repeat_question(self) -> None:
         """An approval takes its options and nothing else."""
         self._end_prompt()
-        self.talk.noticed("answer with a number or the word beside it", "hint")
+        self.controller.show_notice("answer with a number or the word beside it", "hint")
 
     def _end_prompt(self) -> None:
         if self._is_prompted:
             sys.stdout.write("\n")
         self._is_prompted = False
 
-    def _is_review(self, form: Form) -> bool:
-        return self.talk.session.approvals.get(form.ask_id) is not None
+    def _is_review(self, form: TerminalForm) -> bool:
+        return self.controller.session.approvals.get(form.ask_id) is not None
 
-    def _interrupted(self) -> None:
+    def _handle_interrupt(self) -> None:
         now = time.monotonic()
-        if now - self._pressed < AGAIN or not self.talk.is_busy:
-            self.leave()
+        if now - self._last_interrupt < SECOND_INTERRUPT_SECONDS or not self.controller.is_busy:
+            self.leave_chat()
         else:
-            self.talk.stop_soon()
-            self.talk.noticed("stopping; Ctrl+C again leaves", "hint")
-        self._pressed = now
+            self.controller.stop_in_background()
+            self.controller.show_notice("stopping; Ctrl+C again leaves", "hint")
+        self._last_interrupt = now
 
     # ── Out ─────────────────────────────────────────────────────────────────────────────────
 
-    def _print(self) -> None:
-        text = self.talk.transcript.take(line_width())
+    def _print_finished(self) -> None:
+        text = self.controller.transcript.take_text(get_line_width())
         if text:
             sys.stdout.write(f"\n{text}" if self._is_prompted else text)
             self._is_prompted = False
         sys.stdout.flush()
 
-    def _invite(self) -> None:
+    def _show_prompt(self) -> None:
         """Asks for what comes next: an answer, or whatever is to be said."""
-        session = self.talk.session
+        session = self.controller.session
         waiting = [*session.questions, *(session.approvals if self._is_reviewing else ())]
-        self._sent = {ask: task for ask, task in self._sent.items() if not task.done()}
-        questions = {each.ask_id: each for each in waiting if each.ask_id not in self._sent}
+        self._pending_replies = {
+            ask: task for ask, task in self._pending_replies.items() if not task.done()
+        }
+        questions = {
+            each.ask_id: each for each in waiting if each.ask_id not in self._pending_replies
+        }
         self._is_reviewing = self._is_reviewing and bool(questions)
         if self._form is not None and self._form.ask_id not in questions:
             self._form = None
         if self._form is None and questions:
             question = next(iter(questions.values()))
-            self._form = Form(question.ask, self.talk.asker(question))
+            self._form = TerminalForm(question.ask, self.controller.describe_asker(question))
             self._is_prompted = False
-        if self._form is not None and self._is_over:
-            self.talk.stop_soon()  # nobody is left to answer
+        if self._form is not None and self._is_input_closed:
+            self.controller.stop_in_background()  # nobody is left to answer
             return
-        if self._is_prompted or (self.talk.is_busy and self._form is None):
+        if self._is_prompted or (self.controller.is_busy and self._form is None):
             return
-        if self._form is not None and self._form.page is not None:
-            sys.stdout.write(as_text(self._form, self._form.page))
+        if self._form is not None and self._form.current_page is not None:
+            sys.stdout.write(format_page(self._form, self._form.current_page))
             if self._is_review(self._form):
-                sys.stdout.write(f"  {LATER} goes back to the chat\n")
+                sys.stdout.write(f"  {LATER_WORD} goes back to the chat\n")
         sys.stdout.write(PROMPT)
         sys.stdout.flush()
         self._is_prompted = True
 
 
-def as_text(form: Form, page: Page) -> str:
-    lines = [form.wording(page, line_width())]
+def format_page(form: TerminalForm, page: FormPage) -> str:
+    lines = [form.get_question_text(page, get_line_width())]
     for number, (label, about) in enumerate(page.options, 1):
-        lines.append(visible(f"  {number} {label}{f' ({about})' if about else ''}"))
+        lines.append(escape_controls(f"  {number} {label}{f' ({about})' if about else ''}"))
     if page.approval is not None:
         lines.append("  a number, or its word")
     elif page.options:
-        several = "numbers with commas between them" if page.many else "a number"
+        several = "numbers with commas between them" if page.allows_several else "a number"
         lines.append(f"  {several}, or your own words")
     return "\n".join([*lines, ""])
 
 
-def answered(form: Form, line: str) -> bool:
+def answer_page(form: TerminalForm, line: str) -> bool:
     """What was typed is the answer to the page in view. False when it cannot be one."""
-    page = form.page
+    page = form.current_page
     if page is None:
         return True
     if page.approval is not None:
@@ -228,11 +236,11 @@ def answered(form: Form, line: str) -> bool:
         if chosen is None:
             return False
         line = str(labels.index(chosen) + 1)
-    numbers = [word.strip() for word in line.split(",")] if page.many else [line]
-    if all(word.isdecimal() and 0 < int(word) <= page.own for word in numbers):
+    numbers = [word.strip() for word in line.split(",")] if page.allows_several else [line]
+    if all(word.isdecimal() and 0 < int(word) <= page.own_row for word in numbers):
         page.chosen = {int(word) - 1 for word in numbers}
     else:
-        page.write(line)
+        page.add_text(line)
     if len(form.pages) > 1:
-        form.press("right")
+        form.press_key("right")
     return True

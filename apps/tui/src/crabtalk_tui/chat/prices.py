@@ -16,7 +16,7 @@ class Price(NamedTuple):
     output: float
     cached: float | None = None
 
-    def of(self, usage: wire.TokenUsage) -> float:
+    def compute_cost(self, usage: wire.TokenUsage) -> float:
         cheap = min(usage.cache_hit_tokens, usage.prompt_tokens) if self.cached is not None else 0
         paid = (
             (usage.prompt_tokens - cheap) * self.input
@@ -27,17 +27,17 @@ class Price(NamedTuple):
 
 
 @dataclass(slots=True)
-class Count:
+class TokenCount:
     """Tokens, and what is known of their cost."""
 
     turns: int = 0
-    read: int = 0
-    written: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
     cost: float | None = 0.0  # None: some of it has no price
 
     def add(self, usage: wire.TokenUsage, cost: float | None) -> None:
-        self.read += usage.prompt_tokens
-        self.written += usage.completion_tokens
+        self.input_tokens += usage.prompt_tokens
+        self.output_tokens += usage.completion_tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
 
@@ -47,34 +47,34 @@ class Spending:
 
     prices: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "$"
-    last: Count = field(default_factory=Count)
-    total: Count = field(default_factory=Count)
-    models: dict[str, Count] = field(default_factory=dict)
-    _tasks: Count = field(default_factory=Count)  # of the turn that runs
+    last: TokenCount = field(default_factory=TokenCount)
+    total: TokenCount = field(default_factory=TokenCount)
+    models: dict[str, TokenCount] = field(default_factory=dict)
+    _task_count: TokenCount = field(default_factory=TokenCount)  # of the turn that runs
 
-    def add(self, end: wire.StreamEnd) -> None:
+    def add_turn(self, end: wire.StreamEnd) -> None:
         """A turn is over. What its tasks spent meanwhile is part of it."""
-        self.last, self._tasks = self._tasks, Count()
+        self.last, self._task_count = self._task_count, TokenCount()
         if not end.HasField("usage"):
             return
-        for count in (self.last, self.total, self._of(end.model)):
+        for count in (self.last, self.total, self._get_model_count(end.model)):
             count.turns += 1
-        self._spend(end.model, end.usage, self.last)
+        self._add_usage(end.model, end.usage, self.last)
 
     def add_delegated(self, model: str, usage: wire.TokenUsage) -> None:
         """A task that a turn set off is over; one in the background counts with the next turn."""
-        self._spend(model, usage, self._tasks)
+        self._add_usage(model, usage, self._task_count)
 
-    def _spend(self, model: str, usage: wire.TokenUsage, part: Count) -> None:
+    def _add_usage(self, model: str, usage: wire.TokenUsage, part: TokenCount) -> None:
         price = self.prices.get(model)
-        cost = price.of(usage) if price is not None else None
-        for count in (part, self.total, self._of(model)):
+        cost = price.compute_cost(usage) if price is not None else None
+        for count in (part, self.total, self._get_model_count(model)):
             count.add(usage, cost)
 
-    def _of(self, model: str) -> Count:
-        return self.models.setdefault(model, Count())
+    def _get_model_count(self, model: str) -> TokenCount:
+        return self.models.setdefault(model, TokenCount())
 
-    def shown(self, cost: float | None) -> str:
+    def format_cost(self, cost: float | None) -> str:
         """Money as people write it; small sums with what makes them differ from nothing."""
         if cost is None:
             return ""

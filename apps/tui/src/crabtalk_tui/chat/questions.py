@@ -6,10 +6,10 @@ from typing import NamedTuple
 from crabtalk.protocol import wire
 from crabtalk_tui.approval_text import needs_owner
 
-MOST = 64  # that wait at once; a person answers none beyond
+MAX_PENDING = 64  # that wait at once; a person answers none beyond
 
 
-class Question(NamedTuple):
+class ChatQuestion(NamedTuple):
     """An ask, and the conversation its answer goes to: a delegate's is not that of the chat."""
 
     agent: str
@@ -27,38 +27,38 @@ class Question(NamedTuple):
         return needs_owner(self.ask)
 
 
-class Questions:
+class ChatQuestions:
     """Those that wait, the oldest first."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Question] = {}  # by ask
+        self._questions: dict[str, ChatQuestion] = {}  # by ask
 
-    def __iter__(self) -> Iterator[Question]:
-        return iter(tuple(self._waiting.values()))
+    def __iter__(self) -> Iterator[ChatQuestion]:
+        return iter(tuple(self._questions.values()))
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._questions)
 
-    def get(self, ask_id: str) -> Question | None:
-        return self._waiting.get(ask_id)
+    def get(self, ask_id: str) -> ChatQuestion | None:
+        return self._questions.get(ask_id)
 
-    def put(self, question: Question) -> bool:
+    def add_question(self, question: ChatQuestion) -> bool:
         """Whether it is news. One that is told twice keeps its place; the feed names its run."""
-        known = question.ask_id in self._waiting
-        if not known and len(self._waiting) >= MOST:
+        known = question.ask_id in self._questions
+        if not known and len(self._questions) >= MAX_PENDING:
             return False
-        self._waiting[question.ask_id] = question
+        self._questions[question.ask_id] = question
         return not known
 
-    def answered(self, ask_id: str) -> None:
-        self._waiting.pop(ask_id, None)
+    def remove_question(self, ask_id: str) -> None:
+        self._questions.pop(ask_id, None)
 
-    def settle(self, run_id: str) -> bool:
+    def remove_run(self, run_id: str) -> bool:
         """Its run went on, or is over. Whether anything waited."""
-        settled = [ask for ask, question in self._waiting.items() if question.run_id == run_id]
+        settled = [ask for ask, question in self._questions.items() if question.run_id == run_id]
         for ask in settled:
-            del self._waiting[ask]
+            del self._questions[ask]
         return bool(settled)
 
     def clear(self) -> None:
-        self._waiting.clear()
+        self._questions.clear()

@@ -8,25 +8,26 @@ text, but for line breaks and addresses.
 import re
 from html import unescape
 
-from crabtalk.component.command import visible
+from crabtalk.component.command import escape_controls
 
-from .flow import BREAK
+from .flow import LINE_BREAK
 
-REACH = 1000
-DEPTH = 32  # marks that wait to be closed at a time
-RUN = 32  # equal marks that are looked at together; more are a line drawn by hand
+MAX_DISTANCE = 1000
+MAX_OPEN_DELIMITERS = 32  # marks that wait to be closed at a time
+MAX_RUN = 32  # equal marks that are looked at together; more are a line drawn by hand
 
-STRONG, EMPHASIS, STRUCK, LINK, CODE, ADDRESS = 1, 2, 4, 8, 16, 32
+STRONG, EMPHASIS, STRIKETHROUGH, LINK, CODE, ADDRESS = 1, 2, 4, 8, 16, 32
 
-TEXT = re.compile(r"(?:[^\\`*_~\[\]!<&\nhH]|(?<=[^\W_])[hH])+")
+PLAIN_TEXT = re.compile(r"(?:[^\\`*_~\[\]!<&\nhH]|(?<=[^\W_])[hH])+")
 LETTER = re.compile(r"[^\W_]")
-URL = re.compile(rf"https?://[^\s<>\"`\[\]]{{1,{REACH}}}", re.IGNORECASE)
+URL = re.compile(rf"https?://[^\s<>\"`\[\]]{{1,{MAX_DISTANCE}}}", re.IGNORECASE)
 URL_BEGUN = re.compile(r"h(?:t(?:t(?:p(?:s?(?::/{0,2})?)?)?)?)?$", re.IGNORECASE)
-AFTER_URL = re.compile(r"(?:[.,;:!?*_~']|&\w+;)+$")
+TRAILING_PUNCTUATION = re.compile(r"(?:[.,;:!?*_~']|&\w+;)+$")
 TAG = re.compile(
-    rf"<(?:(?P<line>br ?/?)|(?P<address>(?:https?://|mailto:)[^\s<>]{{1,{REACH}}}))>", re.IGNORECASE
+    rf"<(?:(?P<line>br ?/?)|(?P<address>(?:https?://|mailto:)[^\s<>]{{1,{MAX_DISTANCE}}}))>",
+    re.IGNORECASE,
 )
-TAG_BEGUN = re.compile(rf"<(?:[a-z][^\s<>]{{0,{REACH}}}(?: /?)?)?$", re.IGNORECASE)
+TAG_BEGUN = re.compile(rf"<(?:[a-z][^\s<>]{{0,{MAX_DISTANCE}}}(?: /?)?)?$", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{0,30});")
 ENTITY_BEGUN = re.compile(r"&#?\w{0,31}$")
 TARGET = re.compile(
@@ -40,7 +41,7 @@ TARGET_BEGUN = re.compile(
 PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-class Node:
+class InlineNode:
     """A piece of text. `at` is where its source begins."""
 
     __slots__ = ("at", "flags", "text")
@@ -51,12 +52,14 @@ class Node:
         self.flags = flags
 
 
-class Opener:
+class OpenDelimiter:
     """A mark that waits to be closed: a run of `*`, `_` or `~`, or `[`, or `![`."""
 
     __slots__ = ("closes_too", "left", "mark", "node", "number", "run")
 
-    def __init__(self, mark: str, node: Node, number: int, *, closes_too: bool = False) -> None:
+    def __init__(
+        self, mark: str, node: InlineNode, number: int, *, closes_too: bool = False
+    ) -> None:
         self.mark = mark
         self.node = node
         self.number = number  # of the node among all
@@ -64,7 +67,7 @@ class Opener:
         self.closes_too = closes_too
 
 
-class Reading:
+class InlineParser:
     """One pass over a text that began with no mark open; `before` ends in what is ahead of it.
     Unless it is `final`, more may come."""
 
@@ -72,27 +75,27 @@ class Reading:
         self, text: str, before: str = " ", *, final: bool, keeps_marks: bool = False
     ) -> None:
         self._text = text
-        self._before = before
-        self._final = final
+        self._preceding = before
+        self._is_final = final
         self._keeps_marks = keeps_marks
-        self._nodes: list[Node] = []
-        self._openers: list[Opener] = []
+        self._nodes: list[InlineNode] = []
+        self._openers: list[OpenDelimiter] = []
         self._end = len(text)  # from here on nothing can be said yet
         self._unclosed = ""  # the mark of code that is open there
         at = 0
         while at < self._end:
-            at = self._read(at)
+            at = self._parse_next(at)
 
-    def settled(self) -> tuple[list[Node], int]:
+    def get_settled(self) -> tuple[list[InlineNode], int]:
         """The nodes that stay as they are, and how much of the source they are."""
-        if self._final:
+        if self._is_final:
             return self._nodes, len(self._text)
-        first = next((o for o in self._openers if not self._is_far(o, self._end)), None)
+        first = next((o for o in self._openers if not self._is_out_of_reach(o, self._end)), None)
         if first is None:
             return self._nodes, self._end
         return self._nodes[: first.number], first.node.at
 
-    def closing(self) -> str:
+    def build_closing_marks(self) -> str:
         """What would close all that is open."""
         if self._unclosed:
             return self._unclosed
@@ -101,183 +104,185 @@ class Reading:
         return "".join(
             opener.mark * opener.left
             for opener in reversed(self._openers)
-            if opener.mark in "*_~" and not self._is_far(opener, self._end)
+            if opener.mark in "*_~" and not self._is_out_of_reach(opener, self._end)
         )
 
-    def _is_far(self, opener: Opener, at: int) -> bool:
-        return at - opener.node.at > REACH
+    def _is_out_of_reach(self, opener: OpenDelimiter, at: int) -> bool:
+        return at - opener.node.at > MAX_DISTANCE
 
-    def _read(self, at: int) -> int:
+    def _parse_next(self, at: int) -> int:
         """Reads one thing; returns where the next begins, or sets an end to the reading."""
         text = self._text
-        if found := TEXT.match(text, at):
-            self._add(at, found[0])
+        if found := PLAIN_TEXT.match(text, at):
+            self._add_node(at, found[0])
             return found.end()
         match text[at]:
             case "\\":
-                return self._escape(at)
+                return self._parse_escape(at)
             case "`":
-                return self._code(at)
+                return self._parse_code(at)
             case "*" | "_" | "~":
-                return self._run(at)
+                return self._parse_run(at)
             case "[":
-                return self._open(at, "[")
-            case "!" if at + 1 == len(text) and not self._final:
-                return self._wait(at)
+                return self._open_bracket(at, "[")
+            case "!" if at + 1 == len(text) and not self._is_final:
+                return self._stop_at(at)
             case "!" if text.startswith("![", at):
-                return self._open(at, "![")
+                return self._open_bracket(at, "![")
             case "]":
-                return self._close(at)
+                return self._close_bracket(at)
             case "<":
-                return self._tag(at)
+                return self._parse_tag(at)
             case "&":
-                return self._entity(at)
+                return self._parse_entity(at)
             case "\n":
-                return self._line_end(at)
+                return self._parse_line_end(at)
             case "h" | "H":
-                return self._address(at)
-        return self._literal(at, text[at])
+                return self._parse_url(at)
+        return self._add_literal(at, text[at])
 
-    def _ahead(self, at: int, count: int) -> str:
+    def _get_preceding(self, at: int, count: int) -> str:
         """The characters before a place."""
         return (
             self._text[at - count : at]
             if at >= count
-            else (self._before + self._text[:at])[-count:]
+            else (self._preceding + self._text[:at])[-count:]
         )
 
-    def _add(self, at: int, text: str, flags: int = 0) -> Node:
-        self._nodes.append(node := Node(at, text, flags))
+    def _add_node(self, at: int, text: str, flags: int = 0) -> InlineNode:
+        self._nodes.append(node := InlineNode(at, text, flags))
         return node
 
-    def _literal(self, at: int, text: str) -> int:
-        self._add(at, text)
+    def _add_literal(self, at: int, text: str) -> int:
+        self._add_node(at, text)
         return at + len(text)
 
-    def _wait(self, at: int) -> int:
+    def _stop_at(self, at: int) -> int:
         self._end = at
         return at
 
-    def _escape(self, at: int) -> int:
+    def _parse_escape(self, at: int) -> int:
         if at + 1 == len(self._text):
-            return self._literal(at, "\\") if self._final else self._wait(at)
+            return self._add_literal(at, "\\") if self._is_final else self._stop_at(at)
         following = self._text[at + 1]
         if following == "\n":
-            self._add(at, BREAK)
+            self._add_node(at, LINE_BREAK)
             return at + 2
         if following in PUNCTUATION:
-            self._add(at, following)
+            self._add_node(at, following)
             return at + 2
-        return self._literal(at, "\\")
+        return self._add_literal(at, "\\")
 
-    def _code(self, at: int) -> int:
+    def _parse_code(self, at: int) -> int:
         text = self._text
-        end = run_end(text, at)
-        if end - at == RUN:
-            return self._literal(at, text[at:end])
-        if end == len(text) and not self._final:
-            return self._wait(at)
+        end = find_run_end(text, at)
+        if end - at == MAX_RUN:
+            return self._add_literal(at, text[at:end])
+        if end == len(text) and not self._is_final:
+            return self._stop_at(at)
         mark = text[at:end]
         start = end
-        while (start := text.find(mark, start)) >= 0 and start - at <= REACH:
-            close = run_end(text, start)
+        while (start := text.find(mark, start)) >= 0 and start - at <= MAX_DISTANCE:
+            close = find_run_end(text, start)
             if close - start == len(mark):
-                if close == len(text) and not self._final:
+                if close == len(text) and not self._is_final:
                     break  # the run may go on
-                self._add(at, self._of_code(text[end:start], mark), CODE)
+                self._add_node(at, self._get_code_content(text[end:start], mark), CODE)
                 return close
             start = close
-        if not self._final and len(text) - at <= REACH + len(mark):
+        if not self._is_final and len(text) - at <= MAX_DISTANCE + len(mark):
             self._unclosed = mark
-            return self._wait(at)
-        return self._literal(at, mark)
+            return self._stop_at(at)
+        return self._add_literal(at, mark)
 
-    def _of_code(self, content: str, mark: str) -> str:
+    def _get_code_content(self, content: str, mark: str) -> str:
         content = content.replace("\n", " ")
         if self._keeps_marks:
             return f"{mark}{content}{mark}"
         is_padded = content.strip() and content[0] == content[-1] == " "
         return content[1:-1] if is_padded else content
 
-    def _run(self, at: int) -> int:
+    def _parse_run(self, at: int) -> int:
         text = self._text
-        end = run_end(text, at)
-        if end - at == RUN:
-            return self._literal(at, text[at:end])
-        if end == len(text) and not self._final:
-            return self._wait(at)
+        end = find_run_end(text, at)
+        if end - at == MAX_RUN:
+            return self._add_literal(at, text[at:end])
+        if end == len(text) and not self._is_final:
+            return self._stop_at(at)
         mark = text[at]
-        before = self._ahead(at, 1)
+        before = self._get_preceding(at, 1)
         after = text[end] if end < len(text) else " "
-        opens, closes = flanking(mark, before, after)
+        opens, closes = get_flanking(mark, before, after)
         left = end - at
         if closes:
             left = self._close_run(mark, at, left, opens)
         if left:
-            node = self._add(at, mark * left)
+            node = self._add_node(at, mark * left)
             # A run that closed something opens nothing, or it would have to be read again from its
             # middle. Of a tilde alone nothing is struck: it says "about".
             if opens and left == end - at and (mark != "~" or left == 2):
-                self._push(Opener(mark, node, len(self._nodes) - 1, closes_too=closes))
+                self._push_opener(
+                    OpenDelimiter(mark, node, len(self._nodes) - 1, closes_too=closes)
+                )
         return end
 
     def _close_run(self, mark: str, at: int, left: int, opens: bool) -> int:
         """How much of the run has closed nothing."""
         run = left
-        while left and (opener := self._opener_for(mark, at, run, opens)):
+        while left and (opener := self._find_opener(mark, at, run, opens)):
             used = 2 if left >= 2 and opener.left >= 2 else 1
             if mark == "~" and used + left + opener.left != 6:
                 return left
-            flag = STRUCK if mark == "~" else STRONG if used == 2 else EMPHASIS
+            flag = STRIKETHROUGH if mark == "~" else STRONG if used == 2 else EMPHASIS
             for node in self._nodes[opener.number + 1 :]:
                 node.flags |= flag
             del self._openers[self._openers.index(opener) + 1 :]
             opener.left -= used
             left -= used
             if self._keeps_marks:
-                self._add(at, mark * used)
+                self._add_node(at, mark * used)
             else:
                 opener.node.text = mark * opener.left
             if not opener.left:
                 self._openers.pop()
         return left
 
-    def _opener_for(self, mark: str, at: int, run: int, opens: bool) -> Opener | None:
+    def _find_opener(self, mark: str, at: int, run: int, opens: bool) -> OpenDelimiter | None:
         for opener in reversed(self._openers):
-            if opener.mark == mark and not self._is_far(opener, at):
+            if opener.mark == mark and not self._is_out_of_reach(opener, at):
                 total = opener.run + run
                 is_odd = (opens or opener.closes_too) and total % 3 == 0 and run % 3 != 0
                 if not is_odd:
                     return opener
         return None
 
-    def _push(self, opener: Opener) -> None:
+    def _push_opener(self, opener: OpenDelimiter) -> None:
         self._openers.append(opener)
-        if len(self._openers) > DEPTH:
+        if len(self._openers) > MAX_OPEN_DELIMITERS:
             del self._openers[0]
 
-    def _open(self, at: int, mark: str) -> int:
-        node = self._add(at, mark)
-        self._push(Opener(mark, node, len(self._nodes) - 1))
+    def _open_bracket(self, at: int, mark: str) -> int:
+        node = self._add_node(at, mark)
+        self._push_opener(OpenDelimiter(mark, node, len(self._nodes) - 1))
         return at + len(mark)
 
-    def _close(self, at: int) -> int:
+    def _close_bracket(self, at: int) -> int:
         """Of the text of a link. Without a target after it, it is none."""
         text = self._text
         opener = next((o for o in reversed(self._openers) if o.mark in ("[", "![")), None)
-        if opener is None or self._is_far(opener, at):
-            return self._literal(at, "]")
-        target = TARGET.match(text, at + 1, at + REACH)
+        if opener is None or self._is_out_of_reach(opener, at):
+            return self._add_literal(at, "]")
+        target = TARGET.match(text, at + 1, at + MAX_DISTANCE)
         if target is None:
             can_come = at + 1 == len(text) or TARGET_BEGUN.match(text, at + 1)
-            if can_come and not self._final and len(text) - at <= REACH:
-                return self._wait(opener.node.at)
+            if can_come and not self._is_final and len(text) - at <= MAX_DISTANCE:
+                return self._stop_at(opener.node.at)
             self._openers.remove(opener)
-            return self._literal(at, "]")
-        self._link(opener, at, unescape(target["bare"] or target["plain"] or ""))
+            return self._add_literal(at, "]")
+        self._add_link(opener, at, unescape(target["bare"] or target["plain"] or ""))
         return target.end()
 
-    def _link(self, opener: Opener, at: int, address: str) -> None:
+    def _add_link(self, opener: OpenDelimiter, at: int, address: str) -> None:
         inside = self._nodes[opener.number + 1 :]
         for node in inside:
             node.flags |= LINK
@@ -285,62 +290,62 @@ class Reading:
         opener.node.text = "image: " if opener.mark == "![" else ""
         del self._openers[self._openers.index(opener) :]
         if address and address.removeprefix("mailto:") != label:
-            self._add(at, f" ({visible(address)})", ADDRESS)
+            self._add_node(at, f" ({escape_controls(address)})", ADDRESS)
 
-    def _tag(self, at: int) -> int:
+    def _parse_tag(self, at: int) -> int:
         if found := TAG.match(self._text, at):
             if found["line"]:
-                self._add(at, BREAK)
+                self._add_node(at, LINE_BREAK)
             else:
-                self._add(at, found["address"].removeprefix("mailto:"), LINK)
+                self._add_node(at, found["address"].removeprefix("mailto:"), LINK)
             return found.end()
-        if not self._final and TAG_BEGUN.match(self._text, at):
-            return self._wait(at)
-        return self._literal(at, "<")
+        if not self._is_final and TAG_BEGUN.match(self._text, at):
+            return self._stop_at(at)
+        return self._add_literal(at, "<")
 
-    def _entity(self, at: int) -> int:
+    def _parse_entity(self, at: int) -> int:
         if found := ENTITY.match(self._text, at):
             # It can spell anything, and that is no reason to obey it.
-            self._add(at, visible(unescape(found[0])))
+            self._add_node(at, escape_controls(unescape(found[0])))
             return found.end()
-        if not self._final and ENTITY_BEGUN.match(self._text, at):
-            return self._wait(at)
-        return self._literal(at, "&")
+        if not self._is_final and ENTITY_BEGUN.match(self._text, at):
+            return self._stop_at(at)
+        return self._add_literal(at, "&")
 
-    def _line_end(self, at: int) -> int:
+    def _parse_line_end(self, at: int) -> int:
         """Two spaces before it make it a line break of its own."""
-        if at + 1 == len(self._text) and not self._final:
-            return self._wait(at)
-        is_hard = self._ahead(at, 2) == "  "
-        self._add(at, BREAK if is_hard else " ")
+        if at + 1 == len(self._text) and not self._is_final:
+            return self._stop_at(at)
+        is_hard = self._get_preceding(at, 2) == "  "
+        self._add_node(at, LINE_BREAK if is_hard else " ")
         return at + 1
 
-    def _address(self, at: int) -> int:
+    def _parse_url(self, at: int) -> int:
         text = self._text
-        if LETTER.match(self._ahead(at, 1)):
-            return self._literal(at, text[at])
+        if LETTER.match(self._get_preceding(at, 1)):
+            return self._add_literal(at, text[at])
         if found := URL.match(text, at):
-            if found.end() == len(text) and not self._final and found.end() - at < REACH:
-                return self._wait(at)
-            address = AFTER_URL.sub("", found[0])
+            if found.end() == len(text) and not self._is_final and found.end() - at < MAX_DISTANCE:
+                return self._stop_at(at)
+            address = TRAILING_PUNCTUATION.sub("", found[0])
             if address.endswith(")") and "(" not in address:
                 address = address.rstrip(")")
-            self._add(at, address, LINK)
+            self._add_node(at, address, LINK)
             return at + len(address)
-        if not self._final and URL_BEGUN.match(text, at):
-            return self._wait(at)
-        return self._literal(at, text[at])
+        if not self._is_final and URL_BEGUN.match(text, at):
+            return self._stop_at(at)
+        return self._add_literal(at, text[at])
 
 
-def run_end(text: str, at: int) -> int:
+def find_run_end(text: str, at: int) -> int:
     mark = text[at]
     end = at
-    while end < len(text) and text[end] == mark and end - at < RUN:
+    while end < len(text) and text[end] == mark and end - at < MAX_RUN:
         end += 1
     return end
 
 
-def flanking(mark: str, before: str, after: str) -> tuple[bool, bool]:
+def get_flanking(mark: str, before: str, after: str) -> tuple[bool, bool]:
     """Whether a run between these two can open, and whether it can close."""
     left = not after.isspace() and (
         not is_punctuation(after) or before.isspace() or is_punctuation(before)

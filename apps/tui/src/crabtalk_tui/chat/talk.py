@@ -11,52 +11,52 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 from crabtalk.protocol import wire
-from crabtalk_tui.complaints import complaint
-from crabtalk_tui.options import next_mode
+from crabtalk_tui.complaints import explain_error
+from crabtalk_tui.options import get_next_mode
 
 from . import commands
-from .commands import Called, Saying
-from .form import Form
-from .look import Look
-from .questions import Question
-from .reach import Kind
-from .session import FAILURES, Session
-from .settings import Settings
-from .status import State, Status
-from .transcript import Transcript
+from .commands import CommandCall, QueuedTurn
+from .form import TerminalForm
+from .look import Theme
+from .questions import ChatQuestion
+from .reach import NoticeKind
+from .session import REQUEST_ERRORS, ChatSession
+from .settings import TerminalSettings
+from .status import StatusLine, StatusState
+from .transcript import ChatTranscript
 
-MOST_WAITING = 16  # turns
-LABEL = 40  # characters of a task
+MAX_QUEUED = 16  # turns
+MAX_TASK_LABEL = 40  # characters of a task
 
 
-class Face(Protocol):
+class ChatInterface(Protocol):
     """Where it is shown."""
 
-    def changed(self) -> None:
+    def schedule_redraw(self) -> None:
         """There is something to draw. Called often: drawing can wait a moment."""
         ...
 
-    def unsent(self, text: str) -> None:
+    def restore_unsent(self, text: str) -> None:
         """The agent never heard this. It belongs back where it was written."""
         ...
 
-    def leave(self) -> None: ...
+    def leave_chat(self) -> None: ...
 
     def review_approvals(self) -> None:
         """Put the approvals that wait for the owner, one after the other."""
         ...
 
 
-class Talk:
+class ChatController:
     """A Listener of its session. Use it as `async with talk:`."""
 
     def __init__(
         self,
-        face: Face,
-        look: Look,
-        settings: Settings,
+        face: ChatInterface,
+        look: Theme,
+        settings: TerminalSettings,
         *,
         home: Path | None,
         agent: str | None,
@@ -66,26 +66,26 @@ class Talk:
         has_keys: bool = True,
     ) -> None:
         """`has_keys` says whether single keys do something where it is shown."""
-        self.transcript = Transcript(look, has_keys=has_keys)
-        self.steering: list[str] = []  # said into the turn, and not read yet
-        self.waiting: deque[Saying] = deque()
+        self.transcript = ChatTranscript(look, has_keys=has_keys)
+        self.pending_steers: list[str] = []  # said into the turn, and not read yet
+        self.queued_turns: deque[QueuedTurn] = deque()
         self.is_stopping = False
-        self.session = Session(
+        self.session = ChatSession(
             self,
             home=home,
             agent=agent or settings.agent,
             sender=sender or settings.sender,
             start=start,
-            spending=settings.spending(),
+            spending=settings.create_spending(),
             mode=mode,
         )
-        self._face = face
+        self._interface = face
         self._settings = settings
-        self._since = 0.0  # the turn or the command that runs
+        self._busy_since = 0.0  # the turn or the command that runs
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> "Talk":
+    async def __aenter__(self) -> "ChatController":
         await self.session.__aenter__()
         return self
 
@@ -103,173 +103,175 @@ class Talk:
         """Whether there is something to stop."""
         return self._worker is not None or self.session.is_busy
 
-    def say(self, text: str) -> None:
+    def submit_text(self, text: str) -> None:
         """Whatever was typed."""
-        match commands.read(text, self.session.catalogue):
-            case Called() as called:
-                self.transcript.begin(text, agent=self.session.agent)
-                self._in_background(self._command(called))
-            case Saying(guest="") if self._worker is not None:
-                self.steering.append(text)
-                self._in_background(self._steer(text))
-            case Saying() as saying:
-                self.enqueue(saying)
-        self._face.changed()
+        match commands.parse_input(text, self.session.catalogue):
+            case CommandCall() as called:
+                self.transcript.add_message(text, agent=self.session.agent)
+                self._start_task(self._run_command(called))
+            case QueuedTurn(guest="") if self._worker is not None:
+                self.pending_steers.append(text)
+                self._start_task(self._steer(text))
+            case QueuedTurn() as saying:
+                self.enqueue_turn(saying)
+        self._interface.schedule_redraw()
 
-    def enqueue(self, saying: Saying) -> None:
+    def enqueue_turn(self, saying: QueuedTurn) -> None:
         """A turn of its own, after those that were asked for before."""
         if self._worker is None:
-            self._since = time.monotonic()
-            self._worker = self._in_background(self._take_turns(saying))
-        elif len(self.waiting) < MOST_WAITING:
-            self.waiting.append(saying)
+            self._busy_since = time.monotonic()
+            self._worker = self._start_task(self._run_turns(saying))
+        elif len(self.queued_turns) < MAX_QUEUED:
+            self.queued_turns.append(saying)
         else:
-            self.noticed(f"{MOST_WAITING} messages wait already; it is back in the input", "error")
-            self._face.unsent(saying.text)
+            self.show_notice(
+                f"{MAX_QUEUED} messages wait already; it is back in the input", "error"
+            )
+            self._interface.restore_unsent(saying.text)
 
     async def stop(self) -> None:
         """What runs, not what waits after it."""
         if not self.is_busy:
             return
         self.is_stopping = True
-        self._face.changed()
+        self._interface.schedule_redraw()
         await self.session.stop()
 
-    def stop_soon(self) -> None:
-        self._in_background(self.stop())
+    def stop_in_background(self) -> None:
+        self._start_task(self.stop())
 
-    async def answer(self, form: Form) -> None:
+    async def send_answer(self, form: TerminalForm) -> None:
         question = self.session.approvals.get(form.ask_id)
-        if await self.session.reply(form.ask_id, form.answers):
-            self.transcript.answered()
+        if await self.session.answer_question(form.ask_id, form.answers):
+            self.transcript.clear_question()
             if question is not None:
                 given = ", ".join(f"{header} {answer}" for header, answer in form.summary)
-                self.noticed(f"answered for {question.sender}: {given}", "info")
-        self._face.changed()
+                self.show_notice(f"answered for {question.sender}: {given}", "info")
+        self._interface.schedule_redraw()
 
-    def answer_soon(self, form: Form) -> asyncio.Task[None]:
-        return self._in_background(self.answer(form))
+    def send_answer_in_background(self, form: TerminalForm) -> asyncio.Task[None]:
+        return self._start_task(self.send_answer(form))
 
     def cycle_mode(self) -> None:
         """Sets the next permission mode, as a key does."""
-        change = self.session.set_mode(next_mode(self.session.mode))
-        self._in_background(self._await_change(change))
+        change = self.session.set_mode(get_next_mode(self.session.mode))
+        self._start_task(self._await_change(change))
 
     async def _await_change(self, change: Coroutine[Any, Any, None]) -> None:
         try:
             await change
-        except FAILURES as error:
-            self.noticed(complaint(error) or str(error), "error")
+        except REQUEST_ERRORS as error:
+            self.show_notice(explain_error(error) or str(error), "error")
 
-    async def finished(self) -> None:
+    async def wait_until_idle(self) -> None:
         """When nothing runs and nothing waits. Cancelled, it only stops waiting."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _take_turns(self, saying: Saying | None) -> None:
+    async def _run_turns(self, saying: QueuedTurn | None) -> None:
         try:
             while saying is not None:
-                await self._take_turn(saying)
-                saying = self.waiting.popleft() if self.waiting else None
+                await self._run_turn(saying)
+                saying = self.queued_turns.popleft() if self.queued_turns else None
         finally:
             self._worker = None
-            self._face.changed()
+            self._interface.schedule_redraw()
 
-    async def _take_turn(self, saying: Saying) -> None:
-        self._since = time.monotonic()
+    async def _run_turn(self, saying: QueuedTurn) -> None:
+        self._busy_since = time.monotonic()
         agent = self.session.agent
-        self.transcript.begin(saying.text, agent=agent, guest=saying.guest or None)
-        self._face.changed()
+        self.transcript.add_message(saying.text, agent=agent, guest=saying.guest or None)
+        self._interface.schedule_redraw()
         try:
-            said = await self.session.say(
+            said = await self.session.run_turn(
                 saying.text, guest=saying.guest, tool_choice=saying.tool_choice
             )
         finally:
-            self.steering.clear()
+            self.pending_steers.clear()
             self.is_stopping = False
-        if said.unsent:
-            self._face.unsent(said.unsent)
+        if said.unsent_text:
+            self._interface.restore_unsent(said.unsent_text)
 
     async def _steer(self, text: str) -> None:
         if not await self.session.steer(text):
             # The turn ended meanwhile, or cannot be spoken into: it is the next one.
-            if text in self.steering:
-                self.steering.remove(text)
-            self.enqueue(Saying(text))
-            self._face.changed()
+            if text in self.pending_steers:
+                self.pending_steers.remove(text)
+            self.enqueue_turn(QueuedTurn(text))
+            self._interface.schedule_redraw()
 
-    async def _command(self, called: Called) -> None:
+    async def _run_command(self, called: CommandCall) -> None:
         if not self.is_busy:
-            self._since = time.monotonic()
-        reply = await commands.run(called, self.session)
+            self._busy_since = time.monotonic()
+        reply = await commands.run_command(called, self.session)
         if not self.is_busy:
             self.is_stopping = False
-        if reply.is_fresh:
+        if reply.resets_usage:
             self.transcript.usage = None
         if reply.messages:
-            self.transcript.history(reply.messages)
+            self.transcript.add_history(reply.messages)
         if reply.markdown:
-            self.transcript.show(reply.markdown)
+            self.transcript.add_markdown(reply.markdown)
         if reply.notice:
-            self.transcript.notice(reply.notice, reply.kind)
-        if reply.saying is not None:
-            self.enqueue(reply.saying)
-        self._face.changed()
-        if reply.reviews:
-            self._face.review_approvals()
-        if reply.leaves:
-            self._face.leave()
+            self.transcript.add_notice(reply.notice, reply.kind)
+        if reply.turn is not None:
+            self.enqueue_turn(reply.turn)
+        self._interface.schedule_redraw()
+        if reply.reviews_approvals:
+            self._interface.review_approvals()
+        if reply.leaves_chat:
+            self._interface.leave_chat()
 
     # ── What happens ────────────────────────────────────────────────────────────────────────
 
-    def streamed(self, event: wire.StreamEvent) -> None:
-        if event.HasField("user_steered") and event.user_steered.content in self.steering:
-            self.steering.remove(event.user_steered.content)
-        self.transcript.feed(event, time.monotonic())
-        self._face.changed()
+    def on_stream_event(self, event: wire.StreamEvent) -> None:
+        if event.HasField("user_steered") and event.user_steered.content in self.pending_steers:
+            self.pending_steers.remove(event.user_steered.content)
+        self.transcript.handle_event(event, time.monotonic())
+        self._interface.schedule_redraw()
 
-    def followed(self, event: wire.AgentEventMsg) -> None:
-        self.transcript.follow(event, time.monotonic())
-        self._face.changed()
+    def on_feed_event(self, event: wire.AgentEventMsg) -> None:
+        self.transcript.handle_feed_event(event, time.monotonic())
+        self._interface.schedule_redraw()
 
-    def noticed(self, text: str, kind: Kind) -> None:
-        self.transcript.notice(text, kind)
-        self._face.changed()
+    def show_notice(self, text: str, kind: NoticeKind) -> None:
+        self.transcript.add_notice(text, kind)
+        self._interface.schedule_redraw()
 
-    def changed(self) -> None:
-        self._face.changed()
+    def on_change(self) -> None:
+        self._interface.schedule_redraw()
 
     # ── What is so ──────────────────────────────────────────────────────────────────────────
 
-    def status(self, hint: str = "", *, is_filling: bool = False) -> Status:
+    def build_status(self, hint: str = "", *, is_filling: bool = False) -> StatusLine:
         """`is_filling`: a form is open, and nobody needs to be told. Esc is the form's then."""
         session, usage = self.session, self.transcript.usage
         spending = session.spending
-        return Status(
+        return StatusLine(
             agent=session.agent,
             model=session.model,
             context=usage.usage.prompt_tokens if usage is not None else 0,
             compact_at=self._settings.compact_at,
             limit=session.context_limit,
-            cost=spending.shown(spending.total.cost) if spending.prices else "",
-            state=self._state(is_filling=is_filling),
-            seconds=time.monotonic() - self._since,
-            waiting=len(self.waiting),
+            cost=spending.format_cost(spending.total.cost) if spending.prices else "",
+            state=self._get_state(is_filling=is_filling),
+            seconds=time.monotonic() - self._busy_since,
+            waiting=len(self.queued_turns),
             hint=hint,
             stops="Ctrl+C" if is_filling else "Esc",
             mode=session.mode,
             approvals=len(session.approvals),
         )
 
-    def asker(self, question: Question) -> str:
+    def describe_asker(self, question: ChatQuestion) -> str:
         """Who else than the agent one talks to, and at which task."""
-        if self.session.conversation.is_of(question.agent, question.sender):
+        if self.session.conversation.matches(question.agent, question.sender):
             return ""
         name = question.agent.partition(":")[0]
-        task = one_line(self.transcript.task_of(question.run_id), LABEL)
+        task = to_one_line(self.transcript.find_task(question.run_id), MAX_TASK_LABEL)
         return f"{name} ({task})" if task else name
 
-    def _state(self, *, is_filling: bool) -> State:
+    def _get_state(self, *, is_filling: bool) -> StatusState:
         if self.session.state == "away":
             return "away"
         if self.is_stopping:
@@ -280,7 +282,7 @@ class Talk:
             return "compacting"
         return "running" if self.is_busy else "ready"
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 from crabtalk.protocol import wire
 
-from .blocks import Blocks, duration
-from .calls import Call, colourless
-from .flow import fitted, paint
-from .look import Look
-from .parts import Fixed, Part, Step, Text, Thinking
-from .runs import Run, Runs
+from .blocks import BlockRenderer, format_duration
+from .calls import ChatToolCall, strip_colours
+from .flow import render_ansi, truncate_spans
+from .look import Theme
+from .parts import AnswerItem, StaticItem, ThinkingItem, ToolStepItem, TranscriptItem
+from .runs import DelegationTree, RunNode
 
-OWN = 64  # turns whose tasks in the background are still heard of
-OUTPUTS = 4 << 20  # characters of outputs kept to be shown in full
-PATIENCE = 0.5  # seconds before it is said that nothing comes
+MAX_OWN_RUNS = 64  # turns whose tasks in the background are still heard of
+MAX_OUTPUTS = 4 << 20  # characters of outputs kept to be shown in full
+WAITING_SECONDS = 0.5  # seconds before it is said that nothing comes
 
 # How a turn ended, where the answer does not show it.
 ENDINGS = {
@@ -33,50 +33,52 @@ ENDINGS = {
 }
 
 
-class Transcript:
+class ChatTranscript:
     """`has_keys` says whether Ctrl+O and Ctrl+T are there to be pressed."""
 
-    def __init__(self, look: Look | None = None, *, has_keys: bool = True) -> None:
-        self.look = look or Look()
-        self.running = False
+    def __init__(self, look: Theme | None = None, *, has_keys: bool = True) -> None:
+        self.theme = look or Theme()
+        self.is_running = False
         self.usage: wire.ContextUsageEvent | None = None
         self.end: wire.StreamEnd | None = None
-        self.ask: wire.AskUserEvent | None = None
-        self._blocks = Blocks(self.look, has_keys=has_keys)
-        self._runs = Runs(self.look)
-        self._own: dict[str, None] = {}  # the ids of our runs, oldest first
+        self.pending_ask: wire.AskUserEvent | None = None
+        self._renderer = BlockRenderer(self.theme, has_keys=has_keys)
+        self._runs = DelegationTree(self.theme)
+        self._own_runs: dict[str, None] = {}  # the ids of our runs, oldest first
         # Calls of ours that left tasks running, by their id, each with its run's.
-        self._background: dict[str, tuple[str, Call]] = {}
-        self._parts: deque[Part] = deque()
-        self._shown: Part | None = None  # what the last line belongs to
+        self._background_calls: dict[str, tuple[str, ChatToolCall]] = {}
+        self._items: deque[TranscriptItem] = deque()
+        self._last_item: TranscriptItem | None = None  # what the last line belongs to
         self._agent = ""  # whose conversation it is
         self._quiet_since = 0.0
-        self._thought = ""
-        self._calls: list[Call] = []  # of the last turn that had some, as they ended
-        self._is_new = True  # the turn has had none
+        self._last_thought = ""
+        self._stored_calls: list[ChatToolCall] = []  # of the last turn that had some, as they ended
+        self._has_no_calls = True  # the turn has had none
 
     # ── What is said ────────────────────────────────────────────────────────────────────────
 
-    def begin(self, text: str, *, agent: str, guest: str | None = None) -> None:
+    def add_message(self, text: str, *, agent: str, guest: str | None = None) -> None:
         """The user's own line."""
         self._agent = agent
-        self._fixed(partial(self._blocks.said, text, guest=guest or ""), is_loose=True)
+        self._add_static(
+            partial(self._renderer.render_message, text, guest=guest or ""), is_spaced=True
+        )
 
-    def notice(self, text: str, kind: Literal["info", "error", "hint"] = "info") -> None:
-        self._fixed(partial(self._blocks.notice, text, kind))
+    def add_notice(self, text: str, kind: Literal["info", "error", "hint"] = "info") -> None:
+        self._add_static(partial(self._renderer.render_notice, text, kind))
 
-    def show(self, markdown: str) -> None:
+    def add_markdown(self, markdown: str) -> None:
         """What the program itself has to say at length: the answer to a command."""
-        text = Text(self._blocks)
+        text = AnswerItem(self._renderer)
         text.feed(markdown)
         text.finish()
-        self._parts.append(text)
+        self._items.append(text)
 
-    def answered(self) -> None:
+    def clear_question(self) -> None:
         """The question got its reply from here; nothing is asked any more."""
-        self.ask = None
+        self.pending_ask = None
 
-    def history(self, messages: Sequence[wire.ConversationMessage]) -> None:
+    def add_history(self, messages: Sequence[wire.ConversationMessage]) -> None:
         """What was said before. Of a person what they typed, not what a skill made of it."""
         results: dict[str, wire.ConversationMessage] = {}
         shown: list[Callable[[], None]] = []
@@ -86,40 +88,40 @@ class Transcript:
                 results[message.call_id] = message
             elif message.role == "assistant":
                 found = [results.pop(call.id, None) for call in message.tool_calls]
-                shown.append(partial(self._said_before, message, found))
+                shown.append(partial(self._add_assistant_message, message, found))
             elif message.role == "user":
-                said = partial(self._blocks.said, message.said or message.content)
-                shown.append(partial(self._fixed, said, is_loose=True))
+                said = partial(self._renderer.render_message, message.said or message.content)
+                shown.append(partial(self._add_static, said, is_spaced=True))
         for show in reversed(shown):
             show()
 
-    def _said_before(
+    def _add_assistant_message(
         self,
         message: wire.ConversationMessage,
         results: Sequence[wire.ConversationMessage | None],
     ) -> None:
-        self._thought = message.reasoning or self._thought
+        self._last_thought = message.reasoning or self._last_thought
         if message.content:
-            head = self._blocks.name(message.agent) if message.agent else ""
-            text = Text(self._blocks, head)
+            head = self._renderer.render_name(message.agent) if message.agent else ""
+            text = AnswerItem(self._renderer, head)
             text.feed(message.content)
             text.finish()
-            self._parts.append(text)
+            self._items.append(text)
         for info, result in zip(message.tool_calls, results, strict=True):
-            call = Call(info.id, info.name, info.arguments)
+            call = ChatToolCall(info.id, info.name, info.arguments)
             # A daemon that does not say which run a message is of does not say what failed either.
             is_error = result.is_error if result is not None and result.run_id else None
             call.finish(result.content if result is not None else "", None, is_error)
-            self._fixed(partial(self._blocks.ended, call))
+            self._add_static(partial(self._renderer.render_ended_call, call))
 
     # ── What happens ────────────────────────────────────────────────────────────────────────
 
-    def feed(self, event: wire.StreamEvent, now: float) -> None:
+    def handle_event(self, event: wire.StreamEvent, now: float) -> None:
         """The next of a turn's stream; `now` is in seconds, from any clock that only goes on."""
         kind = event.WhichOneof("event")
         match kind:
             case "start":
-                self._start(event.start, now)
+                self._start_turn(event.start, now)
             case "text_start":
                 self._open_text(event.text_start.agent, now)
             case "chunk":
@@ -131,222 +133,233 @@ class Transcript:
             case "text_end" | "thinking_end":
                 self._close_segment(now)
             case "tool_start":
-                self._tool_start(event.tool_start, now)
+                self._start_calls(event.tool_start, now)
             case "tool_result":
-                self._tool_result(event.tool_result)
+                self._end_call(event.tool_result)
             case "tools_complete":
-                self.ask = None
+                self.pending_ask = None
                 self._close_step("it gave no result")
             case "ask_user":
-                self.ask = event.ask_user
+                self.pending_ask = event.ask_user
             case "user_steered":
-                self._fixed(partial(self._blocks.said, event.user_steered.content), is_loose=True)
+                self._add_static(
+                    partial(self._renderer.render_message, event.user_steered.content),
+                    is_spaced=True,
+                )
             case "context_usage":
                 self.usage = event.context_usage
             case "end":
-                self._end(event.end, now)
+                self._end_turn(event.end, now)
         self._quiet_since = now
 
-    def follow(self, event: wire.AgentEventMsg, now: float) -> None:
+    def handle_feed_event(self, event: wire.AgentEventMsg, now: float) -> None:
         """The next of the feed of everything; what is not about our runs changes nothing."""
-        if event.run_id in self._own:
-            if event.kind == wire.TOOL_PROGRESS and (call := self._running(event.call_id)):
-                call.progress = one_line(colourless(event.content), 200)
+        if event.run_id in self._own_runs:
+            if event.kind == wire.TOOL_PROGRESS and (
+                call := self._find_running_call(event.call_id)
+            ):
+                call.progress = to_one_line(strip_colours(event.content), 200)
             return
-        run = self._runs.follow(event, now)
-        if run is not None and event.kind == wire.DONE and run.parent in self._own:
-            self._task_done(run)
+        run = self._runs.handle_event(event, now)
+        if run is not None and event.kind == wire.DONE and run.parent_id in self._own_runs:
+            self._add_finished_task(run)
 
-    def task_of(self, run_id: str) -> str:
+    def find_task(self, run_id: str) -> str:
         """What one of the runs was set off to do, as far as it is known."""
-        run = self._runs.get(run_id)
+        run = self._runs.get_run(run_id)
         if run is None:
             return ""
-        _, call = self._background.get(run.call, ("", None))
-        call = call or self._running(run.call) or self._runs.call_of(run)
-        return call.tasks[run.task][1] if call and run.task < len(call.tasks) else ""
+        _, call = self._background_calls.get(run.call_id, ("", None))
+        call = call or self._find_running_call(run.call_id) or self._runs.find_parent_call(run)
+        return call.tasks[run.task_number][1] if call and run.task_number < len(call.tasks) else ""
 
-    def cut(self, now: float) -> None:
+    def interrupt_turn(self, now: float) -> None:
         """The stream broke off, and no more of it will come."""
         self._close_segment(now)
         self._close_step("cut off")
-        self.running, self.ask = False, None
+        self.is_running, self.pending_ask = False, None
 
-    def _start(self, start: wire.StreamStart, now: float) -> None:
-        self.cut(now)
-        self.running, self.end = True, None
-        self._is_new = True
-        self._own[start.run_id] = None
-        if len(self._own) > OWN:
-            del self._own[next(iter(self._own))]
+    def _start_turn(self, start: wire.StreamStart, now: float) -> None:
+        self.interrupt_turn(now)
+        self.is_running, self.end = True, None
+        self._has_no_calls = True
+        self._own_runs[start.run_id] = None
+        if len(self._own_runs) > MAX_OWN_RUNS:
+            del self._own_runs[next(iter(self._own_runs))]
 
-    def _open_text(self, agent: str, now: float) -> Text:
-        part = self._segment()
-        if isinstance(part, Text):
+    def _open_text(self, agent: str, now: float) -> AnswerItem:
+        part = self._find_open_segment()
+        if isinstance(part, AnswerItem):
             return part
         self._close_segment(now)
         is_guest = agent and self._agent and agent != self._agent
-        part = Text(self._blocks, self._blocks.name(agent) if is_guest else "")
-        self._parts.append(part)
+        part = AnswerItem(self._renderer, self._renderer.render_name(agent) if is_guest else "")
+        self._items.append(part)
         return part
 
-    def _open_thinking(self, now: float) -> Thinking:
-        part = self._segment()
-        if isinstance(part, Thinking):
+    def _open_thinking(self, now: float) -> ThinkingItem:
+        part = self._find_open_segment()
+        if isinstance(part, ThinkingItem):
             return part
         self._close_segment(now)
-        part = Thinking(self._blocks, now)
-        self._parts.append(part)
+        part = ThinkingItem(self._renderer, now)
+        self._items.append(part)
         return part
 
-    def _segment(self) -> Text | Thinking | None:
+    def _find_open_segment(self) -> AnswerItem | ThinkingItem | None:
         """The one that is open."""
-        for part in reversed(self._parts):
-            if isinstance(part, Text | Thinking) and not part.is_done:
+        for part in reversed(self._items):
+            if isinstance(part, AnswerItem | ThinkingItem) and not part.is_done:
                 return part
         return None
 
     def _close_segment(self, now: float) -> None:
-        part = self._segment()
-        if isinstance(part, Thinking):
+        part = self._find_open_segment()
+        if isinstance(part, ThinkingItem):
             part.finish(now)
-            self._thought = part.text or self._thought
+            self._last_thought = part.text or self._last_thought
         elif part is not None:
             part.finish()
 
-    def _step(self) -> Step | None:
-        for part in reversed(self._parts):
-            if isinstance(part, Step) and not part.is_done:
+    def _find_open_step(self) -> ToolStepItem | None:
+        for part in reversed(self._items):
+            if isinstance(part, ToolStepItem) and not part.is_done:
                 return part
         return None
 
     def _close_step(self, sentence: str) -> None:
-        step = self._step()
+        step = self._find_open_step()
         if step is not None:
-            self._keep(step.finish(sentence))
+            self._store_calls(step.finish(sentence))
 
-    def _tool_start(self, started: wire.ToolStartEvent, now: float) -> None:
+    def _start_calls(self, started: wire.ToolStartEvent, now: float) -> None:
         if not started.early:
             self._close_segment(now)
-        step = self._step()
+        step = self._find_open_step()
         if step is None:
-            step = Step(self._blocks, self._runs, self._run_id)
-            self._parts.append(step)
-        step.start(
+            step = ToolStepItem(self._renderer, self._runs, self._run_id)
+            self._items.append(step)
+        step.start_calls(
             [
-                Call(call.id, call.name, call.arguments, now, is_early=started.early)
+                ChatToolCall(call.id, call.name, call.arguments, now, is_early=started.early)
                 for call in started.calls
             ]
         )
 
-    def _tool_result(self, result: wire.ToolResultEvent) -> None:
-        step = self._step()
-        call = step.get(result.call_id) if step is not None else None
+    def _end_call(self, result: wire.ToolResultEvent) -> None:
+        step = self._find_open_step()
+        call = step.get_call(result.call_id) if step is not None else None
         is_known = call is not None
-        call = call or Call(result.call_id, "a call")
+        call = call or ChatToolCall(result.call_id, "a call")
         call.finish(result.output, result.duration_ms / 1000, result.is_error)
         if call.name == "ask_user":
-            self.ask = None
-        if call.tasks and call.values.get("background") is True and not call.is_error:
-            self._background[call.id] = (self._run_id, call)
-            if len(self._background) > OWN:
-                del self._background[next(iter(self._background))]
+            self.pending_ask = None
+        if call.tasks and call.parsed_arguments.get("background") is True and not call.is_error:
+            self._background_calls[call.id] = (self._run_id, call)
+            if len(self._background_calls) > MAX_OWN_RUNS:
+                del self._background_calls[next(iter(self._background_calls))]
         if is_known and step is not None:
-            step.end(result.call_id)
+            step.end_call(result.call_id)
         else:
-            self._fixed(partial(self._blocks.ended, call))
-        self._keep([call])
+            self._add_static(partial(self._renderer.render_ended_call, call))
+        self._store_calls([call])
 
-    def _end(self, end: wire.StreamEnd, now: float) -> None:
+    def _end_turn(self, end: wire.StreamEnd, now: float) -> None:
         reason = end.stop_reason
         is_cancelled = reason == wire.STOP_REASON_CANCELLED
         self._close_segment(now)
         self._close_step("stopped" if is_cancelled else "the turn ended before it did")
-        self.running, self.end, self.ask = False, end, None
+        self.is_running, self.end, self.pending_ask = False, end, None
         if end.error:
-            self.notice(end.error, "error")
+            self.add_notice(end.error, "error")
         elif reason in ENDINGS:
             sentence, kind = ENDINGS[reason]
-            self._fixed(partial(self._blocks.notice, sentence, kind))
+            self._add_static(partial(self._renderer.render_notice, sentence, kind))
 
     @property
     def _run_id(self) -> str:
         """Of the turn that came last."""
-        return next(reversed(self._own), "")
+        return next(reversed(self._own_runs), "")
 
-    def _running(self, call_id: str) -> Call | None:
-        step = self._step()
-        return step.get(call_id) if step is not None else None
+    def _find_running_call(self, call_id: str) -> ChatToolCall | None:
+        step = self._find_open_step()
+        return step.get_call(call_id) if step is not None else None
 
-    def _keep(self, calls: Sequence[Call]) -> None:
+    def _store_calls(self, calls: Sequence[ChatToolCall]) -> None:
         """To be shown in full; the oldest give way."""
-        if self._is_new and calls:
-            self._calls, self._is_new = [], False
-        self._calls += calls
-        size = sum(len(call.output) for call in self._calls)
-        while size > OUTPUTS and len(self._calls) > 1:
-            size -= len(self._calls.pop(0).output)
+        if self._has_no_calls and calls:
+            self._stored_calls, self._has_no_calls = [], False
+        self._stored_calls += calls
+        size = sum(len(call.output) for call in self._stored_calls)
+        while size > MAX_OUTPUTS and len(self._stored_calls) > 1:
+            size -= len(self._stored_calls.pop(0).output)
 
-    def _task_done(self, run: Run) -> None:
+    def _add_finished_task(self, run: RunNode) -> None:
         """Of a task in the background it is said when it is done."""
-        _, call = self._background.get(run.call, ("", None))
+        _, call = self._background_calls.get(run.call_id, ("", None))
         if call is not None:
-            task = call.tasks[run.task][1] if run.task < len(call.tasks) else ""
-            self._fixed(lambda width: [self._runs.line(run, task, width, 0.0)])
+            task = call.tasks[run.task_number][1] if run.task_number < len(call.tasks) else ""
+            self._add_static(lambda width: [self._runs.render_run(run, task, width, 0.0)])
 
     # ── What is shown ───────────────────────────────────────────────────────────────────────
 
-    def take(self, width: int) -> str:
+    def take_text(self, width: int) -> str:
         """What was finished since it was last taken: nothing, or whole lines."""
         lines: list[str] = []
-        for part in list(self._parts):
-            lines += self._spaced(part, part.take(width))
+        for part in list(self._items):
+            lines += self._add_spacing(part, part.take_lines(width))
             if part.is_done:
-                self._parts.remove(part)
-            elif not part.lets_pass:
+                self._items.remove(part)
+            elif not part.can_be_overtaken:
                 break
         return "".join(f"{line}\n" for line in lines)
 
-    def live(self, width: int, height: int, now: float) -> list[str]:
+    def live_lines(self, width: int, height: int, now: float) -> list[str]:
         """What can still change, at most so many lines. Take what is finished first."""
-        shown = self._shown
+        shown = self._last_item
         lines: list[str] = []
-        for part in self._parts:
-            lines += self._spaced(part, part.live(width, height, now))
-        lines += self._in_background(width, now)
-        if self.running and not self._parts and now - self._quiet_since >= PATIENCE:
-            waited = f"{self.look.spinner(now)} waiting  {duration(now - self._quiet_since)}"
-            lines.append(paint(fitted([(waited, self.look.styles.dim)], width)))
-        self._shown = shown
+        for part in self._items:
+            lines += self._add_spacing(part, part.live_lines(width, height, now))
+        lines += self._render_background_tasks(width, now)
+        if self.is_running and not self._items and now - self._quiet_since >= WAITING_SECONDS:
+            waited = (
+                f"{self.theme.get_spinner(now)} waiting  {format_duration(now - self._quiet_since)}"
+            )
+            lines.append(render_ansi(truncate_spans([(waited, self.theme.styles.dim)], width)))
+        self._last_item = shown
         return lines[-height:] if height > 0 else []
 
-    def full(self, what: Literal["thinking", "output"], width: int) -> str:
+    def render_full(self, what: Literal["thinking", "output"], width: int) -> str:
         """The last thought, or all outputs of the last turn that had some."""
         lines: list[str] = []
         if what == "thinking":
-            lines = self._blocks.thought_in_full(self._thought, width)
+            lines = self._renderer.render_full_thought(self._last_thought, width)
         else:
-            for call in self._calls:
-                lines += self._blocks.in_full(call, width)
+            for call in self._stored_calls:
+                lines += self._renderer.render_full_call(call, width)
         return "".join(f"{line}\n" for line in lines)
 
-    def _fixed(self, lines: Callable[[int], list[str]], *, is_loose: bool = False) -> None:
-        self._parts.append(Fixed(lines, is_loose=is_loose))
+    def _add_static(self, lines: Callable[[int], list[str]], *, is_spaced: bool = False) -> None:
+        self._items.append(StaticItem(lines, is_spaced=is_spaced))
 
-    def _spaced(self, part: Part, lines: list[str]) -> list[str]:
+    def _add_spacing(self, part: TranscriptItem, lines: list[str]) -> list[str]:
         """With a blank line before them, where they begin something."""
         if not lines:
             return lines
-        before, self._shown = self._shown, part
+        before, self._last_item = self._last_item, part
         if before is None or before is part or not lines[0]:
             return lines
-        return ["", *lines] if before.is_loose or part.is_loose else lines
+        return ["", *lines] if before.is_spaced or part.is_spaced else lines
 
-    def _in_background(self, width: int, now: float) -> list[str]:
+    def _render_background_tasks(self, width: int, now: float) -> list[str]:
         lines: list[str] = []
-        for run_id, call in self._background.values():
-            going = [r for r in self._runs.of_call(run_id, call.id) if r.seconds is None]
+        for run_id, call in self._background_calls.values():
+            going = [r for r in self._runs.list_runs_of_call(run_id, call.id) if r.seconds is None]
             if going and not lines:
-                lines.append(paint(fitted([("in the background", self.look.styles.dim)], width)))
-            lines += self._runs.tree(going, call.tasks, width, now)
+                lines.append(
+                    render_ansi(
+                        truncate_spans([("in the background", self.theme.styles.dim)], width)
+                    )
+                )
+            lines += self._runs.render_tree(going, call.tasks, width, now)
         return lines

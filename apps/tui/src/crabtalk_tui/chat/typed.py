@@ -13,12 +13,12 @@ from pathlib import Path
 
 from prompt_toolkit.history import History
 
-MOST_ENTRIES = 1000
-MOST_BYTES = 1 << 20  # what is read; the file is cut back to it when it has twice as much
-LONGEST = 1 << 16  # a message beyond that was pasted, and is not asked for again
+MAX_ENTRIES = 1000
+MAX_BYTES = 1 << 20  # what is read; the file is cut back to it when it has twice as much
+MAX_ENTRY_BYTES = 1 << 16  # a message beyond that was pasted, and is not asked for again
 
 
-class Typed(History):
+class InputHistory(History):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
@@ -27,37 +27,39 @@ class Typed(History):
         """The latest first."""
         try:
             with self._path.open("rb") as file:
-                return reversed(entries(tail(file.fileno())))
+                return reversed(parse_entries(read_tail(file.fileno())))
         except OSError:
             return ()
 
     def append_string(self, string: str) -> None:
         if string.strip() and string != next(iter(self._loaded_strings), None):
             super().append_string(string)
-            del self._loaded_strings[MOST_ENTRIES:]
+            del self._loaded_strings[MAX_ENTRIES:]
 
     def store_string(self, string: str) -> None:
         line = f"{json.dumps(string, ensure_ascii=False)}\n".encode(errors="replace")
-        if len(line) > LONGEST:
+        if len(line) > MAX_ENTRY_BYTES:
             return
         with suppress(OSError):
-            descriptor = locked(self._path)
+            descriptor = open_locked(self._path)
             try:
                 os.write(descriptor, line)
-                if os.fstat(descriptor).st_size > 2 * MOST_BYTES:
-                    self._cut_back(descriptor)
+                if os.fstat(descriptor).st_size > 2 * MAX_BYTES:
+                    self._truncate_file(descriptor)
             finally:
                 os.close(descriptor)
 
-    def _cut_back(self, descriptor: int) -> None:
+    def _truncate_file(self, descriptor: int) -> None:
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        lines = [json.dumps(entry, ensure_ascii=False) for entry in entries(tail(descriptor))]
+        lines = [
+            json.dumps(entry, ensure_ascii=False) for entry in parse_entries(read_tail(descriptor))
+        ]
         fresh.touch(mode=0o600)
         fresh.write_text("\n".join([*lines, ""]))
         fresh.replace(self._path)
 
 
-def locked(path: Path) -> int:
+def open_locked(path: Path) -> int:
     """The file open to be appended to, by nobody else meanwhile."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -68,18 +70,18 @@ def locked(path: Path) -> int:
         os.close(descriptor)
 
 
-def tail(descriptor: int) -> bytes:
+def read_tail(descriptor: int) -> bytes:
     """The last of a file, from the beginning of a line on."""
     size = os.fstat(descriptor).st_size
-    if size <= MOST_BYTES:
+    if size <= MAX_BYTES:
         return os.pread(descriptor, size, 0)
-    return os.pread(descriptor, MOST_BYTES, size - MOST_BYTES).partition(b"\n")[2]
+    return os.pread(descriptor, MAX_BYTES, size - MAX_BYTES).partition(b"\n")[2]
 
 
-def entries(data: bytes) -> list[str]:
+def parse_entries(data: bytes) -> list[str]:
     """The oldest first; what cannot be read is left out."""
     found = []
-    for line in data.splitlines()[-MOST_ENTRIES:]:
+    for line in data.splitlines()[-MAX_ENTRIES:]:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, str):

@@ -7,75 +7,79 @@ import time
 
 from prompt_toolkit.utils import get_cwidth
 
-from crabtalk.component.command import one_line
+from crabtalk.component.command import to_one_line
 
-from .asking import Asking
-from .board import ROOM_ABOVE, gap_rows, is_roomy
-from .form import Line, cut
-from .paper import Paper
-from .prompt import Prompt
-from .talk import Talk
+from .asking import FormQueue
+from .board import MIN_ROWS_ABOVE, count_gap_rows, is_roomy
+from .form import StyledLine, truncate_text
+from .paper import TerminalOutput
+from .prompt import InputPrompt
+from .talk import ChatController
 
-LIVE_BESIDE_FORM = 2  # lines
-WAITING = 2  # messages of each kind
+LIVE_ROWS_BESIDE_FORM = 2  # lines
+MAX_QUEUED_ROWS = 2  # messages of each kind
 
 
-class View:
-    def __init__(self, paper: Paper, prompt: Prompt, asking: Asking, talk: Talk) -> None:
+class ScreenLayout:
+    def __init__(
+        self, paper: TerminalOutput, prompt: InputPrompt, asking: FormQueue, talk: ChatController
+    ) -> None:
         self.hint = ""  # what a key does just now
-        self._paper = paper
+        self._output = paper
         self._prompt = prompt
-        self._asking = asking
-        self._talk = talk
-        self._live: list[str] = []
+        self._forms = asking
+        self._controller = talk
+        self._latest_live: list[str] = []
 
     @property
     def columns(self) -> int:
-        return self._paper.get_size().columns
+        return self._output.get_size().columns
 
     @property
     def rows(self) -> int:
-        return self._paper.get_size().rows
+        return self._output.get_size().rows
 
-    def refresh(self) -> None:
+    def refresh_live(self) -> None:
         """Looks anew at what is being said; keys only draw again what was seen last."""
-        transcript, now = self._talk.transcript, time.monotonic()
-        self._live = transcript.live(self.columns, self._live_rows(), now)
+        transcript, now = self._controller.transcript, time.monotonic()
+        self._latest_live = transcript.live_lines(self.columns, self._count_live_rows(), now)
 
-    def live(self) -> list[str]:
-        rows = self._live_rows()
-        return self._live[-rows:] if rows else []
+    def live_lines(self) -> list[str]:
+        rows = self._count_live_rows()
+        return self._latest_live[-rows:] if rows else []
 
-    def waiting(self) -> list[Line]:
+    def queued_lines(self) -> list[StyledLine]:
         """What was said and is not heard yet, some of it."""
-        most = WAITING if is_roomy(self._paper) else 0
-        later = [saying.text for saying in self._talk.waiting]
-        mark = f"{self._talk.transcript.look.glyphs.prompt} "
+        most = MAX_QUEUED_ROWS if is_roomy(self._output) else 0
+        later = [saying.text for saying in self._controller.queued_turns]
+        mark = f"{self._controller.transcript.theme.glyphs.prompt} "
         room = max(self.columns - get_cwidth(mark), 1)
         return [
-            [("class:waiting", mark + cut(one_line(text), room))]
-            for text in (*self._talk.steering[:most], *later[:most])
+            [("class:waiting", mark + truncate_text(to_one_line(text), room))]
+            for text in (*self._controller.pending_steers[:most], *later[:most])
         ]
 
-    def form(self) -> list[Line] | None:
-        form = self._asking.form
-        return form.lines(self.columns, self.form_rows) if form is not None else None
+    def form_lines(self) -> list[StyledLine] | None:
+        form = self._forms.form
+        return form.render_lines(self.columns, self.max_form_rows) if form is not None else None
 
-    def status(self) -> list[Line]:
-        status = self._talk.status(self.hint, is_filling=self._asking.form is not None)
-        return [status.line(self.columns)]
+    def status_lines(self) -> list[StyledLine]:
+        status = self._controller.build_status(self.hint, is_filling=self._forms.form is not None)
+        return [status.render_line(self.columns)]
 
     @property
-    def form_rows(self) -> int:
+    def max_form_rows(self) -> int:
         """That a form may have."""
-        is_high = is_roomy(self._paper)
-        above = ROOM_ABOVE + LIVE_BESIDE_FORM if is_high else 0
-        return max(self.rows - above - gap_rows(self._paper) - 1, 3)
+        is_high = is_roomy(self._output)
+        above = MIN_ROWS_ABOVE + LIVE_ROWS_BESIDE_FORM if is_high else 0
+        return max(self.rows - above - count_gap_rows(self._output) - 1, 3)
 
-    def _live_rows(self) -> int:
-        is_high = is_roomy(self._paper)
-        if self._asking.form is not None:
-            return LIVE_BESIDE_FORM if is_high else 0
-        others = self._prompt.rows + self._prompt.menu_rows + len(self.waiting()) + 1
-        room = self.rows - others - gap_rows(self._paper) - (ROOM_ABOVE if is_high else 0)
+    def _count_live_rows(self) -> int:
+        is_high = is_roomy(self._output)
+        if self._forms.form is not None:
+            return LIVE_ROWS_BESIDE_FORM if is_high else 0
+        others = self._prompt.visible_rows + self._prompt.menu_rows + len(self.queued_lines()) + 1
+        room = (
+            self.rows - others - count_gap_rows(self._output) - (MIN_ROWS_ABOVE if is_high else 0)
+        )
         return max(min(room, self.rows // 2), 0)

@@ -1,22 +1,22 @@
 """The adapter: what agents do becomes the envelopes of a session. Pure, and always the same."""
 
-from .adapter import Adapter
-from .asks import Ask, describe_question, is_whole, summarize_questions
-from .happenings import Heard, Question
-from .sources import StreamReader, from_feed
-from .speech import Spoken
-from .switchboard import Switchboard
+from .adapter import EnvelopeAdapter
+from .asks import OpenAsk, describe_question, is_whole, summarize_questions
+from .happenings import AgentQuestion, ReceivedEvent
+from .sources import TurnStreamReader, parse_feed_event
+from .speech import GrowingText
+from .switchboard import ConversationResolver
 
 __all__ = [
-    "Adapter",
-    "Ask",
-    "Heard",
-    "Question",
-    "Spoken",
-    "StreamReader",
-    "Switchboard",
+    "AgentQuestion",
+    "ConversationResolver",
+    "EnvelopeAdapter",
+    "GrowingText",
+    "OpenAsk",
+    "ReceivedEvent",
+    "TurnStreamReader",
     "describe_question",
-    "from_feed",
     "is_whole",
+    "parse_feed_event",
     "summarize_questions",
 ]

@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from .happenings import Approval, Question
-from .words import code, excerpt, line, shortened, size
+from .happenings import AgentQuestion, CallApproval
+from .words import excerpt_text, format_inline_code, measure_json, shorten_text, to_one_line
 
 # The names under which questions are shown.
-ASKING = ("ask-user", "AskUserQuestion")
+QUESTION_TOOLS = ("ask-user", "AskUserQuestion")
 # Bytes of JSON that the questions of one ask may take. Larger calls are cut, and say so.
-MOST_BYTES = 262_144
+MAX_FORM_BYTES = 262_144
 # Bytes of the other texts of a call that was cut, and how many variables are shown of it.
-SHORT, MOST_VARIABLES = 500, 20
+CUT_TEXT_BYTES, MAX_CUT_VARIABLES = 500, 20
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class OpenAsk(msgspec.Struct, frozen=True, kw_only=True):
     """`call` is the call that is shown for it. A reply goes to `agent` and `sender`, which for a
     delegated run are not those of the conversation that people see."""
 
@@ -30,7 +30,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     sender: str
     run: str
     at: int
-    questions: tuple[Question, ...]
+    questions: tuple[AgentQuestion, ...]
 
     @property
     def is_approval(self) -> bool:
@@ -43,13 +43,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return any(one is not None and one.for_owner for one in approvals)
 
 
-def form(questions: Sequence[Question], most: int = MOST_BYTES) -> dict[str, Any]:
+def build_form(questions: Sequence[AgentQuestion], most: int = MAX_FORM_BYTES) -> dict[str, Any]:
     """The arguments of the call that asks. Approvals are whole, or marked with `isWhole` false."""
     room = most // max(len(questions), 1)
     return {"questions": [describe_question(question, room) for question in questions]}
 
 
-def describe_question(question: Question, most: int = MOST_BYTES) -> dict[str, Any]:
+def describe_question(question: AgentQuestion, most: int = MAX_FORM_BYTES) -> dict[str, Any]:
     described: dict[str, Any] = {
         "question": question.question,
         "header": question.header,
@@ -59,17 +59,17 @@ def describe_question(question: Question, most: int = MOST_BYTES) -> dict[str, A
     if question.approval is None:
         return described
     described["approval"] = describe_approval(question.approval)
-    if size(described) <= most:
+    if measure_json(described) <= most:
         return described
-    room = min(most // 4, MOST_BYTES // 4)
+    room = min(most // 4, MAX_FORM_BYTES // 4)
     return {
         **described,
-        "question": excerpt(question.question, room),
-        "approval": describe_part(question.approval, room),
+        "question": excerpt_text(question.question, room),
+        "approval": describe_cut_approval(question.approval, room),
     }
 
 
-def describe_approval(approval: Approval) -> dict[str, Any]:
+def describe_approval(approval: CallApproval) -> dict[str, Any]:
     return {
         "agent": approval.agent,
         "tool": approval.tool,
@@ -85,16 +85,18 @@ def describe_approval(approval: Approval) -> dict[str, Any]:
     }
 
 
-def describe_part(approval: Approval, room: int) -> dict[str, Any]:
+def describe_cut_approval(approval: CallApproval, room: int) -> dict[str, Any]:
     """The beginning and the end of a call that is too large. It cannot be allowed from here."""
-    short = {key: excerpt(value, SHORT) for key, value in approval.env[:MOST_VARIABLES]}
+    short = {
+        key: excerpt_text(value, CUT_TEXT_BYTES) for key, value in approval.env[:MAX_CUT_VARIABLES]
+    }
     return {
         **describe_approval(approval),
-        "call": excerpt(approval.call, room),
-        "cwd": excerpt(approval.cwd, SHORT),
-        "env": {excerpt(key, SHORT): value for key, value in short.items()},
-        "always": excerpt(approval.always, SHORT),
-        "reason": excerpt(approval.reason, SHORT),
+        "call": excerpt_text(approval.call, room),
+        "cwd": excerpt_text(approval.cwd, CUT_TEXT_BYTES),
+        "env": {excerpt_text(key, CUT_TEXT_BYTES): value for key, value in short.items()},
+        "always": excerpt_text(approval.always, CUT_TEXT_BYTES),
+        "reason": excerpt_text(approval.reason, CUT_TEXT_BYTES),
         "isWhole": False,
     }
 
@@ -105,7 +107,7 @@ def is_whole(described: dict[str, Any]) -> bool:
     return not isinstance(approval, dict) or approval.get("isWhole") is True
 
 
-def is_approval(args: dict[str, Any]) -> bool:
+def has_approval(args: dict[str, Any]) -> bool:
     """Whether these arguments of a call that asks are about other calls."""
     questions = args.get("questions")
     told = questions if isinstance(questions, list) else []
@@ -114,7 +116,7 @@ def is_approval(args: dict[str, Any]) -> bool:
 
 def without_approvals(args: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a model's own question, which must not look like an approval."""
-    if not is_approval(args):
+    if not has_approval(args):
         return args
     return {
         **args,
@@ -127,13 +129,13 @@ def without_approvals(args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def approval_title(questions: Sequence[Question], room: int) -> str:
+def build_approval_title(questions: Sequence[AgentQuestion], room: int) -> str:
     """What an approval is called in the history: its tools, and who asked for them."""
     approvals = [question.approval for question in questions if question.approval is not None]
-    tools = ", ".join(dict.fromkeys(line(one.tool) or "a tool" for one in approvals))
-    strangers = dict.fromkeys(line(one.requested_by) for one in approvals if one.for_owner)
-    by = f" for {code(', '.join(strangers), room // 2)}" if any(strangers) else ""
-    return f"Approve {code(tools, room - len(by) - 8)}{by}"
+    tools = ", ".join(dict.fromkeys(to_one_line(one.tool) or "a tool" for one in approvals))
+    strangers = dict.fromkeys(to_one_line(one.requested_by) for one in approvals if one.for_owner)
+    by = f" for {format_inline_code(', '.join(strangers), room // 2)}" if any(strangers) else ""
+    return f"Approve {format_inline_code(tools, room - len(by) - 8)}{by}"
 
 
 def summarize_questions(form: dict[str, Any]) -> dict[str, Any]:
@@ -149,5 +151,5 @@ def summarize_question(described: Any) -> Any:
         return described
     approval = {**described["approval"], "call": "", "env": {}, "isWhole": False}
     text = described.get("question")
-    question = shortened(text, SHORT) if isinstance(text, str) else ""
+    question = shorten_text(text, CUT_TEXT_BYTES) if isinstance(text, str) else ""
     return {**described, "question": question, "approval": approval}

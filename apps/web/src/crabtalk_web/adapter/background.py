@@ -2,91 +2,91 @@
 
 from dataclasses import dataclass
 
-from .happenings import Ended, Heard, Parent, Piece, Reason
-from .lane import Task
-from .segment import Segment
-from .words import RESULT, TITLE, excerpt, said
+from .happenings import EndReason, ParentCall, ReceivedEvent, RunEnded, TextPiece
+from .lane import DelegatedTask
+from .segment import TextSegment
+from .words import MAX_RESULT, MAX_TITLE, escape_markdown, excerpt_text
 
 # At once; the one that has been at it longest is then forgotten, with its report.
-MOST = 64
+MAX_RUNS = 64
 # Runs that they set off in turn, of which nothing is told.
-MOST_BELOW = 1024
+MAX_CHILD_RUNS = 1024
 
 
 @dataclass(slots=True, eq=False)
-class Stray:
+class BackgroundRun:
     title: str
     last_text: str
-    segment: Segment | None = None
+    segment: TextSegment | None = None
 
-    def hear(self, heard: Heard) -> None:
-        match heard.what:
-            case Piece(thinking=False, text=text):
-                self.segment = self.segment or Segment()
+    def handle_event(self, heard: ReceivedEvent) -> None:
+        match heard.event:
+            case TextPiece(thinking=False, text=text):
+                self.segment = self.segment or TextSegment()
                 for piece in self.segment.add(text):
-                    self.last_text = excerpt(piece, RESULT)
-            case Piece():
+                    self.last_text = excerpt_text(piece, MAX_RESULT)
+            case TextPiece():
                 pass
             case _ if self.segment is not None:
-                for piece in self.segment.rest():
-                    self.last_text = excerpt(piece, RESULT)
+                for piece in self.segment.take_rest():
+                    self.last_text = excerpt_text(piece, MAX_RESULT)
                 self.segment = None
 
-    def report(self, ended: Ended) -> str:
-        title = f"**{said(self.title, 2 * TITLE)}**"
+    def build_report(self, ended: RunEnded) -> str:
+        title = f"**{escape_markdown(self.title, 2 * MAX_TITLE)}**"
         match ended.reason:
-            case Reason.CANCELLED:
+            case EndReason.CANCELLED:
                 return f"{title} was cancelled."
-            case Reason.ERROR:
+            case EndReason.ERROR:
                 return f"{title} failed: {ended.error or 'nobody said why'}"
             case _:
                 return f"{title} has finished.\n\n{self.last_text}"
 
 
-class Background:
+class BackgroundRuns:
     def __init__(self) -> None:
-        self._strays: dict[str | Parent, Stray] = {}
-        self._below: dict[str, None] = {}
+        self._runs: dict[str | ParentCall, BackgroundRun] = {}
+        self._child_runs: dict[str, None] = {}
 
     def __len__(self) -> int:
-        return len(self._strays)
+        return len(self._runs)
 
-    def keep(self, task: Task) -> None:
-        key = task.lane.run or Parent(task.caller.run, *task.key)
-        self._keep(key, Stray(task.title, task.lane.last_text, task.lane.segment))
+    def add_task(self, task: DelegatedTask) -> None:
+        key = task.run_state.run or ParentCall(task.caller.run, *task.key)
+        self._add(key, BackgroundRun(task.title, task.run_state.last_text, task.run_state.segment))
 
-    def adopt(self, heard: Heard) -> None:
+    def add_run(self, heard: ReceivedEvent) -> None:
         """One that was not kept, because nobody was here when its turn ended."""
-        self._keep(heard.run, Stray(heard.agent or "A task", ""))
+        self._add(heard.run, BackgroundRun(heard.agent or "A task", ""))
 
-    def _keep(self, key: str | Parent, stray: Stray) -> None:
-        self._strays[key] = stray
-        while len(self._strays) > MOST:
-            del self._strays[next(iter(self._strays))]
+    def _add(self, key: str | ParentCall, stray: BackgroundRun) -> None:
+        self._runs[key] = stray
+        while len(self._runs) > MAX_RUNS:
+            del self._runs[next(iter(self._runs))]
 
-    def has(self, heard: Heard) -> bool:
+    def is_tracking(self, heard: ReceivedEvent) -> bool:
         """Whether it is of one of them, or of a run that one of them set off."""
-        if heard.run in self._strays or heard.run in self._below:
+        if heard.run in self._runs or heard.run in self._child_runs:
             return True
         if heard.parent is None:
             return False
-        if (stray := self._strays.pop(heard.parent, None)) is not None:
-            self._strays[heard.run] = stray
+        if (stray := self._runs.pop(heard.parent, None)) is not None:
+            self._runs[heard.run] = stray
             return True
-        if heard.parent.run in self._strays or heard.parent.run in self._below:
-            self._below[heard.run] = None
-            while len(self._below) > MOST_BELOW:
-                del self._below[next(iter(self._below))]
+        if heard.parent.run in self._runs or heard.parent.run in self._child_runs:
+            self._child_runs[heard.run] = None
+            while len(self._child_runs) > MAX_CHILD_RUNS:
+                del self._child_runs[next(iter(self._child_runs))]
             return True
         return False
 
-    def hear(self, heard: Heard) -> str:
+    def handle_event(self, heard: ReceivedEvent) -> str:
         """The report, once it is over."""
-        stray = self._strays.get(heard.run)
+        stray = self._runs.get(heard.run)
         if stray is None:
             return ""
-        stray.hear(heard)
-        if not isinstance(heard.what, Ended):
+        stray.handle_event(heard)
+        if not isinstance(heard.event, RunEnded):
             return ""
-        del self._strays[heard.run]
-        return stray.report(heard.what)
+        del self._runs[heard.run]
+        return stray.build_report(heard.event)

@@ -6,125 +6,151 @@ Whatever begins ends exactly once: by its result, with its step, or with its tur
 from collections.abc import Sequence
 from typing import Any
 
-from crabtalk_web.stream import Start, Stop, Text, ToolCallEnd, ToolCallStart, derived_id
+from crabtalk_web.stream import (
+    SubagentStart,
+    SubagentStop,
+    TextEvent,
+    ToolCallEnd,
+    ToolCallStart,
+    derive_id,
+)
 
-from .asks import ASKING, Ask, approval_title, form, without_approvals
+from .asks import QUESTION_TOOLS, OpenAsk, build_approval_title, build_form, without_approvals
 from .delegation import (
     Delegation,
-    Outcome,
-    agent_of,
-    delegation,
-    outcomes,
-    summary,
-    task_arguments,
+    TaskOutcome,
+    build_task_arguments,
+    parse_delegation,
+    parse_outcomes,
+    summarize_task,
+    task_agent,
 )
-from .happenings import Asked, Call, Ended, Heard, Question, Reason, Returned
-from .lane import Lane, OpenCall, Task
-from .sheet import Sheet
-from .speech import flush
+from .happenings import (
+    AgentQuestion,
+    EndReason,
+    QuestionsAsked,
+    ReceivedEvent,
+    RunEnded,
+    ToolCallRequest,
+    ToolReturned,
+)
+from .lane import DelegatedTask, OpenCall, RunState
+from .sheet import EnvelopeBuilder
+from .speech import flush_text
 from .words import (
-    DESCRIPTION,
-    RESULT,
-    TITLE,
-    arguments,
-    bounded,
-    compat_arguments,
-    compat_name,
-    description,
-    excerpt,
-    line,
-    output,
-    said,
-    shortened,
-    title,
-    tool_name,
+    MAX_DESCRIPTION,
+    MAX_RESULT,
+    MAX_TITLE,
+    add_compat_arguments,
+    build_description,
+    build_title,
+    escape_markdown,
+    excerpt_text,
+    format_code_block,
+    format_compat_name,
+    format_tool_name,
+    limit_arguments,
+    parse_arguments,
+    shorten_text,
+    to_one_line,
 )
 
 INTERRUPTED = "interrupted"
-NOT_ANSWERED_HERE = "Not answered here."
-LONGEST_ID = 200
+ANSWERED_ELSEWHERE = "Not answered here."
+MAX_ID_LENGTH = 200
 
 
-class Calls:
-    def __init__(self, sheet: Sheet, *, is_compat: bool, shows_output: bool) -> None:
-        self.asks: dict[str, Ask] = {}
-        self.names: set[str] = set()  # given to calls of this turn
-        self.outlived: list[Task] = []  # in the background, of lanes that are over
-        self._sheet = sheet
+class TurnCalls:
+    def __init__(self, sheet: EnvelopeBuilder, *, is_compat: bool, shows_output: bool) -> None:
+        self.pending_asks: dict[str, OpenAsk] = {}
+        self.call_names: set[str] = set()  # given to calls of this turn
+        self.outlived_tasks: list[DelegatedTask] = []  # in the background, of lanes that are over
+        self._builder = sheet
         self._is_compat = is_compat
         self._shows_output = shows_output
 
-    def start(self, lane: Lane, call: Call, at: int) -> None:
+    def start(self, lane: RunState, call: ToolCallRequest, at: int) -> None:
         if call.id in lane.calls:
             return
-        if (told := delegation(call.name, call.arguments)) is not None:
+        if (told := parse_delegation(call.name, call.arguments)) is not None:
             self._delegate(lane, call, told, at)
             return
-        opened = OpenCall(self._named(call.id), at, asks=call.name == "ask_user")
+        opened = OpenCall(self._unique_call_name(call.id), at, is_question=call.name == "ask_user")
         lane.calls[call.id] = opened
-        args = arguments(call.arguments)
-        if self._tool(call.name) in ASKING:
+        args = parse_arguments(call.arguments)
+        if self._tool_name(call.name) in QUESTION_TOOLS:
             args = without_approvals(args)
-        self._show(lane, opened.call, call.name, args, at)
+        self._write_start(lane, opened.call, call.name, args, at)
 
-    def end(self, lane: Lane, returned: Returned, at: int) -> None:
+    def end(self, lane: RunState, returned: ToolReturned, at: int) -> None:
         opened = lane.calls.pop(returned.call, None)
         if opened is None:
             return
         if not opened.tasks:
             took = returned.duration_ms
-            took = max(0, at - opened.began) if took is None else took
+            took = max(0, at - opened.started_at) if took is None else took
             if self._shows_output and returned.output.strip():
-                shown = output(excerpt(returned.output, RESULT))
-                self._sheet.write(Text(text=shown, thinking=True), at, lane.subagent)
-            self._end(lane, opened.call, at, took, returned.output, is_error=returned.is_error)
+                shown = format_code_block(excerpt_text(returned.output, MAX_RESULT))
+                self._builder.write(TextEvent(text=shown, thinking=True), at, lane.subagent)
+            self._write_end(
+                lane, opened.call, at, took, returned.output, is_error=returned.is_error
+            )
             return
         for task in opened.tasks:
             if opened.in_background and not returned.is_error:
-                task.lane.in_background = True
+                task.run_state.in_background = True
             else:
-                self.leave(task.lane, at)
-        told = outcomes(returned.output, len(opened.tasks))
+                self.close_run(task.run_state, at)
+        told = parse_outcomes(returned.output, len(opened.tasks))
         for task, outcome in zip(opened.tasks, told, strict=True):
             self._end_task(task, outcome, at, is_error=returned.is_error)
 
-    def end_step(self, lane: Lane, at: int) -> None:
+    def end_step(self, lane: RunState, at: int) -> None:
         """Those whose results got lost end as well; what goes on in the background goes on."""
         for opened in list(lane.calls.values()):
             for task in opened.tasks:
                 if opened.in_background:
-                    task.lane.in_background = True
+                    task.run_state.in_background = True
                 else:
-                    self.leave(task.lane, at)
-                self._end_task(task, Outcome(result=task.lane.last_text), at)
+                    self.close_run(task.run_state, at)
+                self._end_task(task, TaskOutcome(result=task.run_state.last_text), at)
             if not opened.tasks:
-                result = NOT_ANSWERED_HERE if opened.approves else ""
-                self._end(lane, opened.call, at, max(0, at - opened.began), result)
+                result = ANSWERED_ELSEWHERE if opened.is_approval else ""
+                self._write_end(lane, opened.call, at, max(0, at - opened.started_at), result)
         lane.calls.clear()
         self._forget_asks(lane)
 
-    def end_run(self, task: Task, ended: Ended, at: int) -> None:
+    def end_run(self, task: DelegatedTask, ended: RunEnded, at: int) -> None:
         """A delegated run is over, and its task with it."""
-        self.leave(task.lane, at)
-        self._end_task(task, outcome_of(task.lane, ended), at)
+        self.close_run(task.run_state, at)
+        self._end_task(task, task_outcome(task.run_state, ended), at)
 
-    def ask(self, lane: Lane, asked: Asked, heard: Heard) -> None:
+    def show_ask(self, lane: RunState, asked: QuestionsAsked, heard: ReceivedEvent) -> None:
         """Shown as the call that asks. Where none does, it is about calls that need a yes, and is
         shown as a call of its own. An approval always is: another call may be asking as well."""
         is_approval = any(question.approval is not None for question in asked.questions)
         opened = lane.calls.get(asked.ask_id)
         if opened is None and not is_approval:
-            opened = next((call for call in lane.calls.values() if call.asks), None)
+            opened = next((call for call in lane.calls.values() if call.is_question), None)
         if opened is None:
             opened = OpenCall(
-                self._named(asked.ask_id), heard.at, asks=not is_approval, approves=is_approval
+                self._unique_call_name(asked.ask_id),
+                heard.at,
+                is_question=not is_approval,
+                is_approval=is_approval,
             )
             lane.calls[asked.ask_id] = opened
             if is_approval:
-                self._show_approval(lane, opened.call, asked.questions, heard.at)
+                self._write_approval(lane, opened.call, asked.questions, heard.at)
             else:
-                self._show(lane, opened.call, "ask_user", bounded(form(asked.questions)), heard.at)
-        self.asks[asked.ask_id] = Ask(
+                self._write_start(
+                    lane,
+                    opened.call,
+                    "ask_user",
+                    limit_arguments(build_form(asked.questions)),
+                    heard.at,
+                )
+        self.pending_asks[asked.ask_id] = OpenAsk(
             id=asked.ask_id,
             call=opened.call,
             agent=heard.agent,
@@ -134,29 +160,33 @@ class Calls:
             questions=asked.questions,
         )
 
-    def settle(self, root: Lane, ask_id: str, at: int, receipt: str = "") -> None:
+    def close_ask(self, root: RunState, ask_id: str, at: int, receipt: str = "") -> None:
         """Somebody answered. `receipt` says what was decided about a call."""
-        if self.asks.pop(ask_id, None) is None:
+        if self.pending_asks.pop(ask_id, None) is None:
             return
-        for lane in root.below():
+        for lane in root.iter_active():
             if (opened := lane.calls.pop(ask_id, None)) is not None:
-                self._end(lane, opened.call, at, max(0, at - opened.began), receipt)
+                self._write_end(lane, opened.call, at, max(0, at - opened.started_at), receipt)
 
-    def record(self, lane: Lane, ask: Ask, receipt: str, at: int) -> None:
+    def record_approval(self, lane: RunState, ask: OpenAsk, receipt: str, at: int) -> None:
         """An approval of another conversation's run, and what was decided."""
-        name = self._named(ask.id)
-        self._show_approval(lane, name, ask.questions, at)
-        self._end(lane, name, at, max(0, at - ask.at), receipt)
+        name = self._unique_call_name(ask.id)
+        self._write_approval(lane, name, ask.questions, at)
+        self._write_end(lane, name, at, max(0, at - ask.at), receipt)
 
-    def leave(self, lane: Lane, at: int) -> None:
+    def close_run(self, lane: RunState, at: int) -> None:
         """Ends all that a lane has open, and the lane: what is deepest down first, and of what is
         equally deep the calls before the agents that made them."""
         if not lane.is_active:
             return
-        lanes = list(lane.below())
-        self.outlived += [one.of for one in lanes[1:] if one.of is not None and one.in_background]
+        lanes = list(lane.iter_active())
+        self.outlived_tasks += [
+            one.parent_task
+            for one in lanes[1:]
+            if one.parent_task is not None and one.in_background
+        ]
         for one in lanes:
-            flush(self._sheet, one, at)
+            flush_text(self._builder, one, at)
         for depth in range(max(one.depth for one in lanes), lane.depth - 1, -1):
             level = [one for one in lanes if one.depth == depth]
             for one in level:
@@ -164,104 +194,119 @@ class Calls:
             for one in level:
                 one.is_active = False
                 if one.subagent:
-                    self._sheet.write(Stop(), at, one.subagent)
+                    self._builder.write(SubagentStop(), at, one.subagent)
 
-    def _interrupt(self, lane: Lane, at: int) -> None:
-        cut_off = Outcome(error=INTERRUPTED)
+    def _interrupt(self, lane: RunState, at: int) -> None:
+        cut_off = TaskOutcome(error=INTERRUPTED)
         for opened in lane.calls.values():
             for task in opened.tasks:
                 self._end_task(task, cut_off, at)
             if not opened.tasks:
-                took = max(0, at - opened.began)
-                self._end(lane, opened.call, at, took, INTERRUPTED, is_error=True)
+                took = max(0, at - opened.started_at)
+                self._write_end(lane, opened.call, at, took, INTERRUPTED, is_error=True)
         lane.calls.clear()
         self._forget_asks(lane)
 
-    def _delegate(self, lane: Lane, call: Call, told: Delegation, at: int) -> None:
+    def _delegate(self, lane: RunState, call: ToolCallRequest, told: Delegation, at: int) -> None:
         tasks = []
         for number, task in enumerate(told.tasks):
-            agent, message = agent_of(task), summary(task)
-            name = self._named(f"{call.id}:{number}")
-            subagent = derived_id(self._sheet.session, self._sheet.turn, lane.subagent, name)
-            heading = shortened(f"{agent} — {message}" if message else agent, TITLE)
-            inner = Lane(subagent, lane.depth + 1)
-            tasks.append(Task((call.id, number), name, heading, at, lane, inner))
-            lane.delegate(tasks[-1])
+            agent, message = task_agent(task), summarize_task(task)
+            name = self._unique_call_name(f"{call.id}:{number}")
+            subagent = derive_id(self._builder.session, self._builder.turn, lane.subagent, name)
+            heading = shorten_text(f"{agent} — {message}" if message else agent, MAX_TITLE)
+            inner = RunState(subagent, lane.depth + 1)
+            tasks.append(DelegatedTask((call.id, number), name, heading, at, lane, inner))
+            lane.add_task(tasks[-1])
             start = ToolCallStart(
                 call=name,
-                name=self._tool("task"),
-                title=said(heading, TITLE),
-                description=said(f"{agent} — {line(task.message) or '…'}", DESCRIPTION),
-                args=task_arguments(task, subagent, in_background=told.background),
+                name=self._tool_name("task"),
+                title=escape_markdown(heading, MAX_TITLE),
+                description=escape_markdown(
+                    f"{agent} — {to_one_line(task.message) or '…'}", MAX_DESCRIPTION
+                ),
+                args=build_task_arguments(task, subagent, in_background=told.background),
             )
-            self._sheet.write(start, at, lane.subagent)
-            self._sheet.write(Start(title=heading), at, subagent)
+            self._builder.write(start, at, lane.subagent)
+            self._builder.write(SubagentStart(title=heading), at, subagent)
         lane.calls[call.id] = OpenCall(
             call.id, at, tasks=tuple(tasks), in_background=told.background
         )
 
-    def _show(self, lane: Lane, call: str, name: str, args: dict[str, Any], at: int) -> None:
+    def _write_start(
+        self, lane: RunState, call: str, name: str, args: dict[str, Any], at: int
+    ) -> None:
         start = ToolCallStart(
             call=call,
-            name=self._tool(name),
-            title=title(name, args),
-            description=description(name, args),
-            args=compat_arguments(name, args) if self._is_compat else args,
+            name=self._tool_name(name),
+            title=build_title(name, args),
+            description=build_description(name, args),
+            args=add_compat_arguments(name, args) if self._is_compat else args,
         )
-        self._sheet.write(start, at, lane.subagent)
+        self._builder.write(start, at, lane.subagent)
 
-    def _show_approval(self, lane: Lane, call: str, questions: Sequence[Question], at: int) -> None:
+    def _write_approval(
+        self, lane: RunState, call: str, questions: Sequence[AgentQuestion], at: int
+    ) -> None:
         """With all of the calls in question, which are literal text and may be long."""
-        args = form(questions)
+        args = build_form(questions)
         start = ToolCallStart(
             call=call,
-            name=self._tool("ask_user"),
-            title=approval_title(questions, TITLE),
-            description=description("ask_user", args),
+            name=self._tool_name("ask_user"),
+            title=build_approval_title(questions, MAX_TITLE),
+            description=build_description("ask_user", args),
             args=args,
         )
-        self._sheet.write(start, at, lane.subagent)
+        self._builder.write(start, at, lane.subagent)
 
-    def _tool(self, name: str) -> str:
-        return compat_name(name) if self._is_compat else tool_name(name)
+    def _tool_name(self, name: str) -> str:
+        return format_compat_name(name) if self._is_compat else format_tool_name(name)
 
-    def _named(self, call_id: str) -> str:
+    def _unique_call_name(self, call_id: str) -> str:
         """Some models number their calls anew in every step; readers tell calls apart by these."""
-        name = call_id if len(call_id) <= LONGEST_ID else derived_id(call_id)
+        name = call_id if len(call_id) <= MAX_ID_LENGTH else derive_id(call_id)
         name = first = name or "call"
         number = 1
-        while name in self.names:
+        while name in self.call_names:
             number += 1
             name = f"{first}~{number}"
-        self.names.add(name)
+        self.call_names.add(name)
         return name
 
-    def _end_task(self, task: Task, outcome: Outcome, at: int, *, is_error: bool = False) -> None:
+    def _end_task(
+        self, task: DelegatedTask, outcome: TaskOutcome, at: int, *, is_error: bool = False
+    ) -> None:
         if task.is_shown:
             task.is_shown = False
             result = outcome.result or outcome.error or ""
             is_error = is_error or outcome.error is not None
-            took = max(0, at - task.began)
-            self._end(task.caller, task.call, at, took, result, is_error=is_error)
+            took = max(0, at - task.started_at)
+            self._write_end(task.caller, task.call, at, took, result, is_error=is_error)
 
-    def _end(
-        self, lane: Lane, call: str, at: int, took: int, result: str = "", *, is_error: bool = False
+    def _write_end(
+        self,
+        lane: RunState,
+        call: str,
+        at: int,
+        took: int,
+        result: str = "",
+        *,
+        is_error: bool = False,
     ) -> None:
         end = ToolCallEnd(
-            call=call, result=excerpt(result, RESULT), is_error=is_error, duration_ms=took
+            call=call, result=excerpt_text(result, MAX_RESULT), is_error=is_error, duration_ms=took
         )
-        self._sheet.write(end, at, lane.subagent)
+        self._builder.write(end, at, lane.subagent)
 
-    def _forget_asks(self, lane: Lane) -> None:
-        for ask_id in [key for key, ask in self.asks.items() if ask.run == lane.run]:
-            del self.asks[ask_id]
+    def _forget_asks(self, lane: RunState) -> None:
+        for ask_id in [key for key, ask in self.pending_asks.items() if ask.run == lane.run]:
+            del self.pending_asks[ask_id]
 
 
-def outcome_of(lane: Lane, ended: Ended) -> Outcome:
+def task_outcome(lane: RunState, ended: RunEnded) -> TaskOutcome:
     match ended.reason:
-        case Reason.CANCELLED:
-            return Outcome(error="it was cancelled")
-        case Reason.ERROR:
-            return Outcome(error=ended.error or "it failed")
+        case EndReason.CANCELLED:
+            return TaskOutcome(error="it was cancelled")
+        case EndReason.ERROR:
+            return TaskOutcome(error=ended.error or "it failed")
         case _:
-            return Outcome(result=lane.last_text)
+            return TaskOutcome(result=lane.last_text)

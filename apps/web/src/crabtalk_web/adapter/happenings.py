@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 
-class Reason(Enum):
+class EndReason(Enum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     MAX_ITERATIONS = "max_iterations"
@@ -17,50 +17,50 @@ class Reason(Enum):
     UNKNOWN = "unknown"
 
 
-class Happening(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class RunEvent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """One of those below."""
 
 
-class Began(Happening, frozen=True):
-    said: str = ""  # empty: not known here
+class RunBegan(RunEvent, frozen=True):
+    text: str = ""  # empty: not known here
 
 
-class Piece(Happening, frozen=True):
+class TextPiece(RunEvent, frozen=True):
     text: str
     thinking: bool = False
 
 
-class SegmentOver(Happening, frozen=True):
+class SegmentEnded(RunEvent, frozen=True):
     pass
 
 
-class Call(msgspec.Struct, frozen=True):
+class ToolCallRequest(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: str
 
 
-class Called(Happening, frozen=True):
-    calls: tuple[Call, ...]
+class ToolsCalled(RunEvent, frozen=True):
+    calls: tuple[ToolCallRequest, ...]
 
 
-class Returned(Happening, frozen=True):
+class ToolReturned(RunEvent, frozen=True):
     call: str
     output: str
     is_error: bool = False
     duration_ms: int | None = None
 
 
-class StepOver(Happening, frozen=True):
+class StepEnded(RunEvent, frozen=True):
     """Every call of the step has returned."""
 
 
-class Option(msgspec.Struct, frozen=True):
+class AnswerOption(msgspec.Struct, frozen=True):
     label: str
     description: str = ""
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CallApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tool call that a question is about. `call` is all of it, as literal text."""
 
     tool: str
@@ -75,24 +75,24 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-class Question(msgspec.Struct, frozen=True, omit_defaults=True):
+class AgentQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     question: str
     header: str = ""
-    options: tuple[Option, ...] = ()
+    options: tuple[AnswerOption, ...] = ()
     multi_select: bool = False
-    approval: Approval | None = None
+    approval: CallApproval | None = None
 
 
-class Asked(Happening, frozen=True):
+class QuestionsAsked(RunEvent, frozen=True):
     ask_id: str
-    questions: tuple[Question, ...]
+    questions: tuple[AgentQuestion, ...]
 
 
-class Steered(Happening, frozen=True):
+class RunSteered(RunEvent, frozen=True):
     text: str
 
 
-class Used(Happening, frozen=True):
+class TokensUsed(RunEvent, frozen=True):
     """Of one call of the model. `cached` is part of `prompt`."""
 
     prompt: int
@@ -100,32 +100,32 @@ class Used(Happening, frozen=True):
     cached: int = 0
 
 
-class Compacted(Happening, frozen=True):
+class ConversationCompacted(RunEvent, frozen=True):
     title: str
 
 
-class Ended(Happening, frozen=True):
-    reason: Reason
+class RunEnded(RunEvent, frozen=True):
+    reason: EndReason
     error: str = ""
-    used: Used | None = None  # by the whole run, where that is known
+    usage: TokensUsed | None = None  # by the whole run, where that is known
 
 
-AnyHappening = (
-    Began
-    | Piece
-    | SegmentOver
-    | Called
-    | Returned
-    | StepOver
-    | Asked
-    | Steered
-    | Used
-    | Compacted
-    | Ended
+AnyRunEvent = (
+    RunBegan
+    | TextPiece
+    | SegmentEnded
+    | ToolsCalled
+    | ToolReturned
+    | StepEnded
+    | QuestionsAsked
+    | RunSteered
+    | TokensUsed
+    | ConversationCompacted
+    | RunEnded
 )
 
 
-class Parent(msgspec.Struct, frozen=True):
+class ParentCall(msgspec.Struct, frozen=True):
     """The run, the call in it and the task of that call which set another run off."""
 
     run: str
@@ -133,13 +133,13 @@ class Parent(msgspec.Struct, frozen=True):
     task: int = 0
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReceivedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A happening, and of whom and when."""
 
     run: str
-    what: AnyHappening
+    event: AnyRunEvent
     at: int  # milliseconds since 1970
-    parent: Parent | None = None
+    parent: ParentCall | None = None
     guest: str = ""
     # The conversation it runs in; for a delegated run that is not the one people see.
     agent: str = ""

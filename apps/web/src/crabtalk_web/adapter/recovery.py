@@ -4,27 +4,27 @@ from collections.abc import Callable, Iterable
 
 from crabtalk_web.stream import (
     Envelope,
-    Start,
-    Stop,
-    Times,
+    IncreasingClock,
+    SubagentStart,
+    SubagentStop,
     ToolCallEnd,
     ToolCallStart,
     TurnEnd,
     TurnStart,
-    derived_id,
+    derive_id,
 )
 
-from .asks import ASKING, is_approval
-from .lane import Lane, OpenCall, Task
-from .turn import Turn
+from .asks import QUESTION_TOOLS, has_approval
+from .lane import DelegatedTask, OpenCall, RunState
+from .turn import OpenTurn
 
 
-def recover(
+def recover_turn(
     history: Iterable[Envelope],
-    new_turn: Callable[[str], Turn],
-    times: Times,
+    new_turn: Callable[[str], OpenTurn],
+    times: IncreasingClock,
     close: Callable[[str], None],
-) -> Turn | None:
+) -> OpenTurn | None:
     """`close` hears of every turn that is over. Text that was not journalled is not recovered."""
     since: list[Envelope] = []
     for envelope in history:
@@ -38,65 +38,65 @@ def recover(
         return None
     turn = new_turn(opened.turn)
     turn.is_recovered = True
-    reader = Reader(turn)
+    reader = TurnRecovery(turn)
     for envelope in since:
-        if envelope.id == derived_id(turn.sheet.session, turn.id, turn.sheet.ordinal):
-            turn.sheet.ordinal += 1
-            reader.read(envelope)
+        if envelope.id == derive_id(turn.builder.session, turn.id, turn.builder.ordinal):
+            turn.builder.ordinal += 1
+            reader.apply_envelope(envelope)
     return turn
 
 
-class Reader:
-    def __init__(self, turn: Turn) -> None:
+class TurnRecovery:
+    def __init__(self, turn: OpenTurn) -> None:
         self._turn = turn
-        self._lanes: dict[str, Lane] = {"": turn.root}
-        self._tasks: dict[str, Task] = {}  # by the call that shows it
+        self._run_states: dict[str, RunState] = {"": turn.root}
+        self._tasks: dict[str, DelegatedTask] = {}  # by the call that shows it
 
-    def read(self, envelope: Envelope) -> None:
-        lane = self._lanes.get(envelope.subagent)
+    def apply_envelope(self, envelope: Envelope) -> None:
+        lane = self._run_states.get(envelope.subagent)
         match envelope.ev:
-            case Start(title=title) if lane is None:
-                self._turn.welcome(title, envelope.subagent)
-                self._lanes[envelope.subagent] = self._turn.root
+            case SubagentStart(title=title) if lane is None:
+                self._turn.set_guest(title, envelope.subagent)
+                self._run_states[envelope.subagent] = self._turn.root
             case ToolCallStart() if lane is not None:
                 self._start(lane, envelope.ev, int(envelope.time))
             case ToolCallEnd(call=call) if lane is not None:
                 self._end(lane, call)
-            case Stop() if lane is not None:
+            case SubagentStop() if lane is not None:
                 lane.is_active = False
             case _:
                 pass
 
-    def _start(self, lane: Lane, start: ToolCallStart, at: int) -> None:
-        call = self._given(start.call)
-        self._turn.calls.names.add(start.call)
+    def _start(self, lane: RunState, start: ToolCallStart, at: int) -> None:
+        call = self._original_call_id(start.call)
+        self._turn.calls.call_names.add(start.call)
         subagent = start.args.get("sessionSubagent")
         call_id, _, number = call.rpartition(":")
         if not isinstance(subagent, str) or not number.isdecimal():
-            approves = start.name in ASKING and is_approval(start.args)
-            asks = start.name in ASKING and not approves
-            lane.calls[call] = OpenCall(start.call, at, asks=asks, approves=approves)
+            approves = start.name in QUESTION_TOOLS and has_approval(start.args)
+            asks = start.name in QUESTION_TOOLS and not approves
+            lane.calls[call] = OpenCall(start.call, at, is_question=asks, is_approval=approves)
             return
-        inner = Lane(subagent, lane.depth + 1)
-        task = Task((call_id, int(number)), start.call, start.title, at, lane, inner)
-        lane.delegate(task)
+        inner = RunState(subagent, lane.depth + 1)
+        task = DelegatedTask((call_id, int(number)), start.call, start.title, at, lane, inner)
+        lane.add_task(task)
         opened = lane.calls.setdefault(call_id, OpenCall(call_id, at))
         opened.tasks = (*opened.tasks, task)
         opened.in_background = start.args.get("background") is True
-        self._lanes[subagent] = inner
+        self._run_states[subagent] = inner
         self._tasks[start.call] = task
 
-    def _given(self, name: str) -> str:
+    def _original_call_id(self, name: str) -> str:
         """The id a call had before it was told from an earlier one of the same id."""
         first, _, number = name.rpartition("~")
-        return first if number.isdecimal() and first in self._turn.calls.names else name
+        return first if number.isdecimal() and first in self._turn.calls.call_names else name
 
-    def _end(self, lane: Lane, name: str) -> None:
+    def _end(self, lane: RunState, name: str) -> None:
         if name in self._tasks:
             task = self._tasks[name]
             call_id, _ = task.key
             task.is_shown = False
-            task.lane.in_background = task.lane.is_active
+            task.run_state.in_background = task.run_state.is_active
             opened = lane.calls.get(call_id)
             if opened is not None and not any(one.is_shown for one in opened.tasks):
                 del lane.calls[call_id]

@@ -9,117 +9,122 @@ from collections.abc import Iterator
 
 # From here on a piece goes at the next break between paragraphs, and from there on in any case.
 # Characters.
-ENOUGH = 4096
-MOST = 65_536
-LINE = 200
+SOFT_LIMIT = 4096
+HARD_LIMIT = 65_536
+MAX_FENCE_LINE = 200
 FENCE = re.compile(r"\s*(`{3,}|~{3,})([^\n]*)")
 
 
-class Segment:
+class TextSegment:
     __slots__ = (
-        "_break",
         "_fence",
+        "_fence_line",
         "_lines",
-        "_opening",
-        "_repeated",
+        "_paragraph_lines",
+        "_partial_line",
+        "_repeated_size",
         "_size",
-        "_tail",
-        "is_over",
+        "is_ended",
         "thinking",
     )
 
     def __init__(self, *, thinking: bool = False) -> None:
         self.thinking = thinking
-        self.is_over = False
-        self._begin("")
+        self.is_ended = False
+        self._reset("")
 
-    def _begin(self, text: str) -> None:
+    def _reset(self, text: str) -> None:
         self._lines: list[str] = []  # with their ends
-        self._tail: list[str] = []  # pieces of the line that has no end yet
+        self._partial_line: list[str] = []  # pieces of the line that has no end yet
         self._size = 0
-        self._repeated = 0  # of that, how much was handed on before
-        self._break = 0  # so many lines are whole paragraphs
+        self._repeated_size = 0  # of that, how much was handed on before
+        self._paragraph_lines = 0  # so many lines are whole paragraphs
         self._fence = ""
-        self._opening = ""  # the line that opened the block of code we are in
+        self._fence_line = ""  # the line that opened the block of code we are in
         self._add(text)
 
     @property
     def text(self) -> str:
-        return "".join(self._lines) + "".join(self._tail)
+        return "".join(self._lines) + "".join(self._partial_line)
 
     @property
-    def pending(self) -> int:
+    def pending_size(self) -> int:
         """How many of the characters that were added are not handed on yet."""
-        return self._size - self._repeated
+        return self._size - self._repeated_size
 
     def add(self, text: str) -> Iterator[str]:
         """What is ready to go now."""
-        for start in range(0, len(text), MOST):
-            self._add(text[start : start + MOST])
-            if self._size > ENOUGH:
-                yield from self.paragraphs()
-            while self._size > MOST:
-                yield from trimmed(self._cut())
+        for start in range(0, len(text), HARD_LIMIT):
+            self._add(text[start : start + HARD_LIMIT])
+            if self._size > SOFT_LIMIT:
+                yield from self.take_paragraphs()
+            while self._size > HARD_LIMIT:
+                yield from trim_piece(self._split_off_piece())
 
-    def paragraphs(self) -> Iterator[str]:
+    def take_paragraphs(self) -> Iterator[str]:
         """All up to the last break between paragraphs."""
-        if not self._break:
+        if not self._paragraph_lines:
             return
-        ready, self._lines = self._lines[: self._break], self._lines[self._break :]
-        self._break = self._repeated = 0
+        ready, self._lines = (
+            self._lines[: self._paragraph_lines],
+            self._lines[self._paragraph_lines :],
+        )
+        self._paragraph_lines = self._repeated_size = 0
         self._size -= sum(map(len, ready))
-        yield from trimmed("".join(ready))
+        yield from trim_piece("".join(ready))
 
-    def rest(self) -> Iterator[str]:
+    def take_rest(self) -> Iterator[str]:
         """All of it. Nothing is left, and a block of code may begin anew."""
         text = self.text
-        self._begin("")
-        yield from trimmed(text)
+        self._reset("")
+        yield from trim_piece(text)
 
     def _add(self, text: str) -> None:
         self._size += len(text)
         *ends, tail = text.split("\n")
         for end in ends:
-            self._end_line("".join([*self._tail, end, "\n"]))
-            self._tail = []
+            self._end_line("".join([*self._partial_line, end, "\n"]))
+            self._partial_line = []
         if tail:
-            self._tail.append(tail)
+            self._partial_line.append(tail)
 
     def _end_line(self, line: str) -> None:
         self._lines.append(line)
         fence = FENCE.match(line)
         if self._fence:
-            if fence and closes(fence, self._fence):
-                self._fence = self._opening = ""
+            if fence and closes_fence(fence, self._fence):
+                self._fence = self._fence_line = ""
         elif fence and not (fence[1][0] == "`" and "`" in fence[2]):
-            self._fence, self._opening = fence[1], line
+            self._fence, self._fence_line = fence[1], line
         elif not line.strip():
-            self._break = len(self._lines)
+            self._paragraph_lines = len(self._lines)
 
-    def _cut(self) -> str:
+    def _split_off_piece(self) -> str:
         text = self.text
-        near = max(text.rfind("\n", 0, MOST), 0) or max(text.rfind(" ", 0, MOST), 0)
+        near = max(text.rfind("\n", 0, HARD_LIMIT), 0) or max(text.rfind(" ", 0, HARD_LIMIT), 0)
         # A cut too early makes the next piece no shorter.
-        place = near + 1 if near > MOST // 2 else MOST
-        self._begin(text[:place])
+        place = near + 1 if near > HARD_LIMIT // 2 else HARD_LIMIT
+        self._reset(text[:place])
         # A block that opens with a page of its own is none.
-        fence, opening = (self._fence, self._opening) if len(self._opening) < LINE else ("", "")
-        self._begin(opening + text[place:])
-        self._repeated = len(opening)
+        fence, opening = (
+            (self._fence, self._fence_line) if len(self._fence_line) < MAX_FENCE_LINE else ("", "")
+        )
+        self._reset(opening + text[place:])
+        self._repeated_size = len(opening)
         return f"{text[:place].rstrip()}\n{fence}" if fence else text[:place]
 
 
-def in_pieces(text: str) -> Iterator[str]:
-    segment = Segment()
+def split_text(text: str) -> Iterator[str]:
+    segment = TextSegment()
     yield from segment.add(text)
-    yield from segment.rest()
+    yield from segment.take_rest()
 
 
-def closes(fence: re.Match[str], opened: str) -> bool:
+def closes_fence(fence: re.Match[str], opened: str) -> bool:
     return fence[1].startswith(opened) and not fence[2].strip()
 
 
-def trimmed(text: str) -> Iterator[str]:
+def trim_piece(text: str) -> Iterator[str]:
     text = text.strip("\r\n")
     if text.strip():
         yield text

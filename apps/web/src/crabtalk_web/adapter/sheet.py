@@ -3,34 +3,38 @@
 from msgspec import UNSET
 
 from crabtalk_web.stream import (
-    AnyEvent,
+    AnyEnvelopeEvent,
     Envelope,
+    EnvelopeUsage,
+    IncreasingClock,
     Role,
-    Service,
-    Text,
-    Times,
+    ServiceEvent,
+    TextEvent,
     ToolCallStart,
     TurnEnd,
-    Usage,
-    derived_id,
+    derive_id,
 )
 
 
-class Sheet:
+class EnvelopeBuilder:
     """The same events in the same order have the same ids. `written` is what nobody took yet."""
 
-    def __init__(self, session: str, turn: str, times: Times, *, ordinal: int = 0) -> None:
+    def __init__(
+        self, session: str, turn: str, times: IncreasingClock, *, ordinal: int = 0
+    ) -> None:
         self.session = session
         self.turn = turn
         self.ordinal = ordinal
-        self.main = ""  # the agent whose turn it is, where that is a guest
-        self.written: list[Envelope] = []
+        self.main_subagent = ""  # the agent whose turn it is, where that is a guest
+        self.unclaimed: list[Envelope] = []
         # Of the last call of the model, until something is written that can carry it.
-        self.usage: Usage | None = None
+        self.usage: EnvelopeUsage | None = None
         self._times = times
 
-    def write(self, event: AnyEvent, at: int, subagent: str = "", *, role: Role = "agent") -> None:
-        is_main = isinstance(event, Text | ToolCallStart) and subagent == self.main
+    def write(
+        self, event: AnyEnvelopeEvent, at: int, subagent: str = "", *, role: Role = "agent"
+    ) -> None:
+        is_main = isinstance(event, TextEvent | ToolCallStart) and subagent == self.main_subagent
         carries = role == "agent" and (is_main or isinstance(event, TurnEnd))
         usage, self.usage = (self.usage, None) if carries else (None, self.usage)
         turn = self.turn if role == "agent" else ""
@@ -40,14 +44,20 @@ class Sheet:
         """Outside of any turn, as older readers look for it."""
         usage, self.usage = self.usage, None
         if usage is not None:
-            self._write(Service(text=""), at, "agent", "", "", usage)
+            self._write(ServiceEvent(text=""), at, "agent", "", "", usage)
 
     def _write(
-        self, event: AnyEvent, at: int, role: Role, turn: str, subagent: str, usage: Usage | None
+        self,
+        event: AnyEnvelopeEvent,
+        at: int,
+        role: Role,
+        turn: str,
+        subagent: str,
+        usage: EnvelopeUsage | None,
     ) -> None:
-        self.written.append(
+        self.unclaimed.append(
             Envelope(
-                id=derived_id(self.session, self.turn, self.ordinal),
+                id=derive_id(self.session, self.turn, self.ordinal),
                 time=self._times.next(at),
                 role=role,
                 turn=turn,

@@ -10,61 +10,61 @@ from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 
 from .happenings import (
-    AnyHappening,
-    Approval,
-    Asked,
-    Began,
-    Call,
-    Called,
-    Compacted,
-    Ended,
-    Heard,
-    Option,
-    Parent,
-    Piece,
-    Question,
-    Reason,
-    Returned,
-    SegmentOver,
-    Steered,
-    StepOver,
-    Used,
+    AgentQuestion,
+    AnswerOption,
+    AnyRunEvent,
+    CallApproval,
+    ConversationCompacted,
+    EndReason,
+    ParentCall,
+    QuestionsAsked,
+    ReceivedEvent,
+    RunBegan,
+    RunEnded,
+    RunSteered,
+    SegmentEnded,
+    StepEnded,
+    TextPiece,
+    TokensUsed,
+    ToolCallRequest,
+    ToolReturned,
+    ToolsCalled,
 )
 
-REASONS = {
-    wire.STOP_REASON_COMPLETED: Reason.COMPLETED,
-    wire.STOP_REASON_LENGTH: Reason.COMPLETED,
-    wire.STOP_REASON_CANCELLED: Reason.CANCELLED,
-    wire.STOP_REASON_MAX_ITERATIONS: Reason.MAX_ITERATIONS,
-    wire.STOP_REASON_NO_ACTION: Reason.NO_ACTION,
-    wire.STOP_REASON_ERROR: Reason.ERROR,
+END_REASONS = {
+    wire.STOP_REASON_COMPLETED: EndReason.COMPLETED,
+    wire.STOP_REASON_LENGTH: EndReason.COMPLETED,
+    wire.STOP_REASON_CANCELLED: EndReason.CANCELLED,
+    wire.STOP_REASON_MAX_ITERATIONS: EndReason.MAX_ITERATIONS,
+    wire.STOP_REASON_NO_ACTION: EndReason.NO_ACTION,
+    wire.STOP_REASON_ERROR: EndReason.ERROR,
 }
 
 
-class StreamReader:
+class TurnStreamReader:
     """Reads one stream. `said` is what its turn answers, if nobody who follows has it yet."""
 
     def __init__(self, agent: str, sender: str, *, said: str = "", run: str = "") -> None:
         self._agent = agent
         self._sender = sender
-        self._said = said
+        self._text = said
         self._run = run
         self._guest = ""
 
-    def read(self, event: wire.StreamEvent | Event, at: int) -> Heard | None:
+    def parse_event(self, event: wire.StreamEvent | Event, at: int) -> ReceivedEvent | None:
         """None for what says nothing to the adapter."""
         if isinstance(event, wire.StreamEvent):
             name = event.WhichOneof("event")
-            return self.read(getattr(event, name), at) if name is not None else None
+            return self.parse_event(getattr(event, name), at) if name is not None else None
         if isinstance(event, wire.StreamStart):
             self._run = event.run_id or self._run or f"stream:{at}"
             self._guest = event.agent if event.agent != self._agent else ""
-        what = self._happening(event)
+        what = self._parse_payload(event)
         if what is None:
             return None
-        return Heard(
+        return ReceivedEvent(
             run=self._run,
-            what=what,
+            event=what,
             at=at,
             guest=self._guest,
             agent=self._agent,
@@ -72,26 +72,26 @@ class StreamReader:
             is_streamed=True,
         )
 
-    def _happening(self, event: Event) -> AnyHappening | None:
+    def _parse_payload(self, event: Event) -> AnyRunEvent | None:
         if isinstance(event, wire.StreamStart):
-            return Began(self._said)
-        read = STREAMED.get(type(event))
+            return RunBegan(self._text)
+        read = STREAM_PARSERS.get(type(event))
         return read(event) if read is not None else None
 
 
-def from_feed(message: wire.AgentEventMsg) -> Heard | None:
+def parse_feed_event(message: wire.AgentEventMsg) -> ReceivedEvent | None:
     """None for what says nothing to the adapter."""
-    read = FED.get(message.kind)
+    read = FEED_PARSERS.get(message.kind)
     what = read(message) if read is not None else None
     if what is None:
         return None
     parent = None
     if message.HasField("parent"):
-        parent = Parent(message.parent.run_id, message.parent.call_id, message.parent.task)
-    return Heard(
+        parent = ParentCall(message.parent.run_id, message.parent.call_id, message.parent.task)
+    return ReceivedEvent(
         run=message.run_id,
-        what=what,
-        at=milliseconds(message.timestamp),
+        event=what,
+        at=parse_timestamp(message.timestamp),
         parent=parent,
         guest=message.guest,
         agent=message.agent,
@@ -100,7 +100,7 @@ def from_feed(message: wire.AgentEventMsg) -> Heard | None:
     )
 
 
-def milliseconds(timestamp: str) -> int:
+def parse_timestamp(timestamp: str) -> int:
     """0 for what is no RFC 3339: the time before it is then the one that counts."""
     try:
         moment = datetime.fromisoformat(timestamp)
@@ -111,30 +111,30 @@ def milliseconds(timestamp: str) -> int:
     return max(0, int(moment.timestamp() * 1000))
 
 
-def calls(infos: Iterable[wire.ToolCallInfo]) -> Called:
-    return Called(tuple(Call(info.id, info.name, info.arguments) for info in infos))
+def parse_calls(infos: Iterable[wire.ToolCallInfo]) -> ToolsCalled:
+    return ToolsCalled(tuple(ToolCallRequest(info.id, info.name, info.arguments) for info in infos))
 
 
-def tool_start(event: wire.ToolStartEvent) -> Called | None:
-    return None if event.early else calls(event.calls)
+def parse_tool_start(event: wire.ToolStartEvent) -> ToolsCalled | None:
+    return None if event.early else parse_calls(event.calls)
 
 
-def asked(event: wire.AskUserEvent) -> Asked:
+def parse_ask(event: wire.AskUserEvent) -> QuestionsAsked:
     questions = tuple(
-        Question(
+        AgentQuestion(
             q.question,
             q.header,
-            tuple(Option(o.label, o.description) for o in q.options),
+            tuple(AnswerOption(o.label, o.description) for o in q.options),
             q.multi_select,
-            read_approval(q.approval) if q.HasField("approval") else None,
+            parse_approval(q.approval) if q.HasField("approval") else None,
         )
         for q in event.questions
     )
-    return Asked(event.ask_id, questions)
+    return QuestionsAsked(event.ask_id, questions)
 
 
-def read_approval(request: wire.ApprovalRequest) -> Approval:
-    return Approval(
+def parse_approval(request: wire.ApprovalRequest) -> CallApproval:
+    return CallApproval(
         tool=request.tool,
         call=request.call,
         agent=request.agent,
@@ -148,48 +148,48 @@ def read_approval(request: wire.ApprovalRequest) -> Approval:
     )
 
 
-def used(usage: wire.TokenUsage) -> Used:
-    return Used(usage.prompt_tokens, usage.completion_tokens, usage.cache_hit_tokens)
+def parse_usage(usage: wire.TokenUsage) -> TokensUsed:
+    return TokensUsed(usage.prompt_tokens, usage.completion_tokens, usage.cache_hit_tokens)
 
 
-def ended(event: wire.StreamEnd | wire.AgentEventMsg) -> Ended:
-    return Ended(REASONS.get(event.stop_reason, Reason.UNKNOWN), event.error)
+def parse_end(event: wire.StreamEnd | wire.AgentEventMsg) -> RunEnded:
+    return RunEnded(END_REASONS.get(event.stop_reason, EndReason.UNKNOWN), event.error)
 
 
-def done(message: wire.AgentEventMsg) -> Ended:
-    counted = used(message.usage) if message.HasField("usage") else None
-    return msgspec.structs.replace(ended(message), used=counted)
+def parse_done(message: wire.AgentEventMsg) -> RunEnded:
+    counted = parse_usage(message.usage) if message.HasField("usage") else None
+    return msgspec.structs.replace(parse_end(message), usage=counted)
 
 
-STREAMED: dict[type[Any], Callable[[Any], AnyHappening | None]] = {
-    wire.StreamChunk: lambda event: Piece(event.content),
-    wire.StreamThinking: lambda event: Piece(event.content, thinking=True),
-    wire.TextEndEvent: lambda event: SegmentOver(),
-    wire.ThinkingEndEvent: lambda event: SegmentOver(),
-    wire.ToolStartEvent: tool_start,
-    wire.ToolResultEvent: lambda event: Returned(
+STREAM_PARSERS: dict[type[Any], Callable[[Any], AnyRunEvent | None]] = {
+    wire.StreamChunk: lambda event: TextPiece(event.content),
+    wire.StreamThinking: lambda event: TextPiece(event.content, thinking=True),
+    wire.TextEndEvent: lambda event: SegmentEnded(),
+    wire.ThinkingEndEvent: lambda event: SegmentEnded(),
+    wire.ToolStartEvent: parse_tool_start,
+    wire.ToolResultEvent: lambda event: ToolReturned(
         event.call_id, event.output, event.is_error, event.duration_ms
     ),
-    wire.ToolsCompleteEvent: lambda event: StepOver(),
-    wire.AskUserEvent: asked,
-    wire.UserSteeredEvent: lambda event: Steered(event.content),
-    wire.ContextUsageEvent: lambda event: used(event.usage),
-    wire.StreamEnd: ended,
+    wire.ToolsCompleteEvent: lambda event: StepEnded(),
+    wire.AskUserEvent: parse_ask,
+    wire.UserSteeredEvent: lambda event: RunSteered(event.content),
+    wire.ContextUsageEvent: lambda event: parse_usage(event.usage),
+    wire.StreamEnd: parse_end,
 }
-FED: dict[int, Callable[[wire.AgentEventMsg], AnyHappening | None]] = {
-    wire.TURN_START: lambda message: Began(message.content),
-    wire.TEXT_DELTA: lambda message: Piece(message.content),
-    wire.THINKING_DELTA: lambda message: Piece(message.content, thinking=True),
-    wire.TEXT_END: lambda message: SegmentOver(),
-    wire.THINKING_END: lambda message: SegmentOver(),
-    wire.TOOL_START: lambda message: calls(message.tool_calls),
-    wire.TOOL_RESULT: lambda message: Returned(
+FEED_PARSERS: dict[int, Callable[[wire.AgentEventMsg], AnyRunEvent | None]] = {
+    wire.TURN_START: lambda message: RunBegan(message.content),
+    wire.TEXT_DELTA: lambda message: TextPiece(message.content),
+    wire.THINKING_DELTA: lambda message: TextPiece(message.content, thinking=True),
+    wire.TEXT_END: lambda message: SegmentEnded(),
+    wire.THINKING_END: lambda message: SegmentEnded(),
+    wire.TOOL_START: lambda message: parse_calls(message.tool_calls),
+    wire.TOOL_RESULT: lambda message: ToolReturned(
         message.call_id, message.tool_output, message.tool_is_error
     ),
-    wire.TOOLS_COMPLETE: lambda message: StepOver(),
-    wire.ASK_USER: lambda message: asked(message.ask),
-    wire.USER_STEERED: lambda message: Steered(message.content),
-    wire.CONTEXT_USAGE: lambda message: used(message.usage),
-    wire.COMPACTED: lambda message: Compacted(message.content),
-    wire.DONE: done,
+    wire.TOOLS_COMPLETE: lambda message: StepEnded(),
+    wire.ASK_USER: lambda message: parse_ask(message.ask),
+    wire.USER_STEERED: lambda message: RunSteered(message.content),
+    wire.CONTEXT_USAGE: lambda message: parse_usage(message.usage),
+    wire.COMPACTED: lambda message: ConversationCompacted(message.content),
+    wire.DONE: parse_done,
 }

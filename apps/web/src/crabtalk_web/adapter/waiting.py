@@ -3,20 +3,20 @@
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from .happenings import Asked, Called, Heard, Piece, Returned
+from .happenings import QuestionsAsked, ReceivedEvent, TextPiece, ToolReturned, ToolsCalled
 
 # Together.
-MOST_HAPPENINGS = 4096
-MOST_CHARACTERS = 4_194_304
+MAX_EVENTS = 4096
+MAX_CHARACTERS = 4_194_304
 
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Waiting(Generic[Key]):
-    __slots__ = ("_characters", "_count", "_kept", "dropped")
+class PendingEvents(Generic[Key]):
+    __slots__ = ("_characters", "_count", "_events", "dropped")
 
     def __init__(self) -> None:
-        self._kept: dict[Key, list[Heard]] = {}
+        self._events: dict[Key, list[ReceivedEvent]] = {}
         self._count = 0
         self._characters = 0
         self.dropped = 0
@@ -26,48 +26,48 @@ class Waiting(Generic[Key]):
 
     def __iter__(self) -> Iterator[Key]:
         """The one that has waited longest first."""
-        return iter(self._kept)
+        return iter(self._events)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._kept
+        return key in self._events
 
-    def keep(self, key: Key, heard: Heard) -> bool:
+    def add(self, key: Key, heard: ReceivedEvent) -> bool:
         """False where there is no room for it."""
-        characters = self._characters + weight(heard)
-        if self._count >= MOST_HAPPENINGS or characters > MOST_CHARACTERS:
+        characters = self._characters + count_characters(heard)
+        if self._count >= MAX_EVENTS or characters > MAX_CHARACTERS:
             return False
-        self._kept.setdefault(key, []).append(heard)
+        self._events.setdefault(key, []).append(heard)
         self._count += 1
         self._characters = characters
         return True
 
-    def keep_newest(self, key: Key, heard: Heard) -> None:
+    def add_evicting_oldest(self, key: Key, heard: ReceivedEvent) -> None:
         """Those that have waited longest make room."""
-        while not self.keep(key, heard):
-            if not self._kept:
+        while not self.add(key, heard):
+            if not self._events:
                 self.dropped += 1  # it alone is too much
                 return
-            self.dropped += len(self.take(next(iter(self._kept))))
+            self.dropped += len(self.take(next(iter(self._events))))
 
-    def of(self, key: Key) -> Sequence[Heard]:
-        return self._kept.get(key, ())
+    def get(self, key: Key) -> Sequence[ReceivedEvent]:
+        return self._events.get(key, ())
 
-    def take(self, key: Key) -> list[Heard]:
-        taken = self._kept.pop(key, [])
+    def take(self, key: Key) -> list[ReceivedEvent]:
+        taken = self._events.pop(key, [])
         self._count -= len(taken)
-        self._characters -= sum(map(weight, taken))
+        self._characters -= sum(map(count_characters, taken))
         return taken
 
 
-def weight(heard: Heard) -> int:
-    match heard.what:
-        case Piece(text=text):
+def count_characters(heard: ReceivedEvent) -> int:
+    match heard.event:
+        case TextPiece(text=text):
             return len(text)
-        case Returned(output=output):
+        case ToolReturned(output=output):
             return len(output)
-        case Called(calls=calls):
+        case ToolsCalled(calls=calls):
             return sum(len(call.arguments) for call in calls)
-        case Asked(questions=questions):
+        case QuestionsAsked(questions=questions):
             calls_shown = [q.approval.call for q in questions if q.approval is not None]
             return sum(len(q.question) for q in questions) + sum(map(len, calls_shown))
         case _:

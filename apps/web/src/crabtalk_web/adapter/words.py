@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from crabtalk_web.stream import EnvelopeError, plain
-from crabtalk_web.stream.plain import parsed
+from crabtalk_web.stream import EnvelopeError, clean_json_value
+from crabtalk_web.stream.plain import parse_json
 
-TITLE = 80
-DESCRIPTION = 500
-NAME = 64
+MAX_TITLE = 80
+MAX_DESCRIPTION = 500
+MAX_NAME = 64
 # Bytes: of what a tool gave back, of all arguments of a call, of one text among them if that is
 # too much.
-RESULT = 16_384
-ARGUMENTS = 65_536
-ARGUMENT = 4096
+MAX_RESULT = 16_384
+MAX_ARGUMENTS = 65_536
+MAX_ARGUMENT = 4096
 MARKUP = re.compile(r"([\\`*_\[\]<>~|])")
 
 # How a call reads: a phrase, and the argument that goes after it.
@@ -38,7 +38,7 @@ PHRASES: dict[str, tuple[str, str]] = {
     "set_title": ("Title", "title"),
 }
 # Tools that certain readers draw in a way of their own, by the names they know them by.
-COMPAT = {
+COMPAT_NAMES = {
     "bash": "Bash",
     "read": "Read",
     "edit": "Edit",
@@ -46,34 +46,34 @@ COMPAT = {
     "ask_user": "AskUserQuestion",
     "skill": "Skill",
 }
-SERVER = re.compile(r"([^_].*?)__(.+)", re.DOTALL)
+MCP_TOOL_NAME = re.compile(r"([^_].*?)__(.+)", re.DOTALL)
 
 
-def tool_name(name: str) -> str:
+def format_tool_name(name: str) -> str:
     """Words in lower case, joined by hyphens."""
-    if server := SERVER.fullmatch(name):
+    if server := MCP_TOOL_NAME.fullmatch(name):
         name = f"mcp-{server[1]}-{server[2]}"
-    letters = unicodedata.normalize("NFKD", name[: 4 * NAME]).encode("ascii", "ignore").decode()
+    letters = unicodedata.normalize("NFKD", name[: 4 * MAX_NAME]).encode("ascii", "ignore").decode()
     words = re.sub(r"[^a-z0-9]+", "-", letters.lower()).strip("-")
-    return words[:NAME].rstrip("-") or "tool"
+    return words[:MAX_NAME].rstrip("-") or "tool"
 
 
-def compat_name(name: str) -> str:
-    if SERVER.fullmatch(name):
+def format_compat_name(name: str) -> str:
+    if MCP_TOOL_NAME.fullmatch(name):
         name = f"mcp__{name}"
-    return COMPAT.get(name) or line(name)[:NAME] or "tool"
+    return COMPAT_NAMES.get(name) or to_one_line(name)[:MAX_NAME] or "tool"
 
 
-def compat_arguments(name: str, args: dict[str, Any]) -> dict[str, Any]:
+def add_compat_arguments(name: str, args: dict[str, Any]) -> dict[str, Any]:
     """With the keys beside ours that those readers look for."""
     if name in ("read", "edit") and "path" in args:
         return {**args, "file_path": args["path"]}
     if name == "ask_user" and isinstance(args.get("questions"), list):
-        return {**args, "questions": [compat_question(one) for one in args["questions"]]}
+        return {**args, "questions": [convert_compat_question(one) for one in args["questions"]]}
     return args
 
 
-def compat_question(question: Any) -> Any:
+def convert_compat_question(question: Any) -> Any:
     if not isinstance(question, dict):
         return question
     options = question.get("options")
@@ -86,116 +86,124 @@ def compat_question(question: Any) -> Any:
     }
 
 
-def title(name: str, args: dict[str, Any]) -> str:
-    return phrase(name, args, TITLE)
+def build_title(name: str, args: dict[str, Any]) -> str:
+    return build_phrase(name, args, MAX_TITLE)
 
 
-def description(name: str, args: dict[str, Any]) -> str:
+def build_description(name: str, args: dict[str, Any]) -> str:
     """More of the same, and for a tool nobody knows here all of its arguments."""
     if name == "ask_user":
-        return asking(args, DESCRIPTION, ("question", "header"))
+        return first_question_text(args, MAX_DESCRIPTION, ("question", "header"))
     if name in PHRASES and isinstance(args.get(PHRASES[name][1]), str):
-        return phrase(name, args, DESCRIPTION)
+        return build_phrase(name, args, MAX_DESCRIPTION)
     given = msgspec.json.encode(args).decode() if args else ""
-    short = phrase(name, args, DESCRIPTION // 2)
-    return f"{short} with {code(given, DESCRIPTION - len(short) - 6)}" if given else short
+    short = build_phrase(name, args, MAX_DESCRIPTION // 2)
+    return (
+        f"{short} with {format_inline_code(given, MAX_DESCRIPTION - len(short) - 6)}"
+        if given
+        else short
+    )
 
 
-def phrase(name: str, args: dict[str, Any], room: int) -> str:
+def build_phrase(name: str, args: dict[str, Any], room: int) -> str:
     if name == "ask_user":
-        return asking(args, room, ("header", "question"))
+        return first_question_text(args, room, ("header", "question"))
     if name in PHRASES:
         verb, key = PHRASES[name]
         value = args.get(key)
-        if isinstance(value, str) and line(value):
-            return f"{verb} {code(value, room - len(verb) - 1)}"
+        if isinstance(value, str) and to_one_line(value):
+            return f"{verb} {format_inline_code(value, room - len(verb) - 1)}"
         return verb
-    if server := SERVER.fullmatch(name):
-        return said(f"{server[1]}.{server[2]}", room)
-    return f"Call {code(name, room - 5)}" if line(name) else "Call a tool"
+    if server := MCP_TOOL_NAME.fullmatch(name):
+        return escape_markdown(f"{server[1]}.{server[2]}", room)
+    return f"Call {format_inline_code(name, room - 5)}" if to_one_line(name) else "Call a tool"
 
 
-def asking(args: dict[str, Any], room: int, keys: Iterable[str]) -> str:
+def first_question_text(args: dict[str, Any], room: int, keys: Iterable[str]) -> str:
     """The first question: what it has of `keys`, the first of them if it can be."""
     questions = args.get("questions")
     first = questions[0] if isinstance(questions, list) and questions else None
     for key in keys:
         word = first.get(key) if isinstance(first, dict) else None
-        if isinstance(word, str) and line(word):
-            return said(word, room)
+        if isinstance(word, str) and to_one_line(word):
+            return escape_markdown(word, room)
     return "Question"
 
 
-def line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """On one line, with nothing in it that cannot be seen."""
-    shown = "".join(c if c.isprintable() else " " for c in text[: 8 * DESCRIPTION])
+    shown = "".join(c if c.isprintable() else " " for c in text[: 8 * MAX_DESCRIPTION])
     return " ".join(shown.split())
 
 
-def shortened(text: str, room: int) -> str:
+def shorten_text(text: str, room: int) -> str:
     return text if len(text) <= room else text[: max(room - 1, 0)].rstrip() + "…"
 
 
-def said(text: str, room: int) -> str:
+def escape_markdown(text: str, room: int) -> str:
     """On one line, and read as it is written."""
-    shown = shortened(line(text), room) or "…"
+    shown = shorten_text(to_one_line(text), room) or "…"
     escaped = MARKUP.sub(r"\\\1", shown)
-    return escaped if len(escaped) <= room else shortened(MARKUP.sub("", shown), room) or "…"
+    return escaped if len(escaped) <= room else shorten_text(MARKUP.sub("", shown), room) or "…"
 
 
-def code(text: str, room: int) -> str:
+def format_inline_code(text: str, room: int) -> str:
     """On one line, as code."""
-    shown = line(text) or "…"
+    shown = to_one_line(text) or "…"
     longest = max(map(len, re.findall("`+", shown)), default=0)
     if longest > 3:
         shown, longest = shown.replace("`", "'"), 0
     fence = "`" * (longest + 1)
     pad = " " if longest else ""
-    inner = shortened(shown, room - 2 * len(fence) - 2 * len(pad))
+    inner = shorten_text(shown, room - 2 * len(fence) - 2 * len(pad))
     return f"{fence}{pad}{inner}{pad}{fence}"
 
 
-def output(result: str) -> str:
+def format_code_block(result: str) -> str:
     """What a tool gave back, as a block of code whatever is in it."""
     longest = max(map(len, re.findall("`{3,}", result)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{result.strip(chr(10))}\n{fence}"
 
 
-def arguments(text: str) -> dict[str, Any]:
+def parse_arguments(text: str) -> dict[str, Any]:
     """An object, whatever the model wrote."""
     if not text.strip():
         return {}
     try:
-        value = plain(parsed(text))
+        value = clean_json_value(parse_json(text))
     except EnvelopeError:
         value = None
-    return bounded(value) if isinstance(value, dict) else {"raw": excerpt(text, RESULT)}
+    return (
+        limit_arguments(value)
+        if isinstance(value, dict)
+        else {"raw": excerpt_text(text, MAX_RESULT)}
+    )
 
 
-def bounded(args: dict[str, Any]) -> dict[str, Any]:
+def limit_arguments(args: dict[str, Any]) -> dict[str, Any]:
     """Of a size that travels."""
-    if size(args) <= ARGUMENTS:
+    if measure_json(args) <= MAX_ARGUMENTS:
         return args
-    short: dict[str, Any] = cut(args)
-    if size(short) <= ARGUMENTS:
+    short: dict[str, Any] = shorten_values(args)
+    if measure_json(short) <= MAX_ARGUMENTS:
         return short
-    return {"raw": excerpt(msgspec.json.encode(args).decode(), RESULT)}
+    return {"raw": excerpt_text(msgspec.json.encode(args).decode(), MAX_RESULT)}
 
 
-def size(value: Any) -> int:
+def measure_json(value: Any) -> int:
     return len(msgspec.json.encode(value))
 
 
-def cut(value: Any) -> Any:
+def shorten_values(value: Any) -> Any:
     if isinstance(value, str):
-        return excerpt(value, ARGUMENT)
+        return excerpt_text(value, MAX_ARGUMENT)
     if isinstance(value, dict):
-        return {key: cut(entry) for key, entry in value.items()}
-    return [cut(entry) for entry in value] if isinstance(value, list) else value
+        return {key: shorten_values(entry) for key, entry in value.items()}
+    return [shorten_values(entry) for entry in value] if isinstance(value, list) else value
 
 
-def excerpt(text: str, most: int) -> str:
+def excerpt_text(text: str, most: int) -> str:
     """Its beginning and its end, in so many bytes."""
     data = text.encode(errors="replace")
     if len(data) <= most:

@@ -4,25 +4,25 @@ It is a client of the daemon and a client of a relay, whoever's that is, and has
 """
 
 from .config import GatewayConfig, load_config
-from .credentials import Credentials, load_credentials
-from .errors import GatewayError, RelayAwayError, RelayRefusedError
-from .gateway import Gateway
-from .pairing import Pairing
+from .credentials import RelayCredentials, load_credentials
+from .errors import RelayRefusedError, RelayUnavailableError, WebGatewayError
+from .gateway import WebGateway
+from .pairing import MachinePairing
 from .relay_http import RelayHttp
-from .renewing import renewed
-from .store import Store
+from .renewing import request_renewal
+from .store import WebFolder
 
 __all__ = [
-    "Credentials",
-    "Gateway",
     "GatewayConfig",
-    "GatewayError",
-    "Pairing",
-    "RelayAwayError",
+    "MachinePairing",
+    "RelayCredentials",
     "RelayHttp",
     "RelayRefusedError",
-    "Store",
+    "RelayUnavailableError",
+    "WebFolder",
+    "WebGateway",
+    "WebGatewayError",
     "load_config",
     "load_credentials",
-    "renewed",
+    "request_renewal",
 ]

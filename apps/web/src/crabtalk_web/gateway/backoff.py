@@ -3,21 +3,21 @@
 import asyncio
 import random
 
-FIRST, LONGEST = 0.25, 30.0
+FIRST_DELAY, MAX_DELAY = 0.25, 30.0
 
 
-class Backoff:
-    def __init__(self, first: float = FIRST, longest: float = LONGEST) -> None:
-        self._first = first
-        self._longest = longest
-        self._next = first
+class RetryBackoff:
+    def __init__(self, first: float = FIRST_DELAY, longest: float = MAX_DELAY) -> None:
+        self._first_delay = first
+        self._max_delay = longest
+        self._next_delay = first
 
     def reset(self) -> None:
         """It worked."""
-        self._next = self._first
+        self._next_delay = self._first_delay
 
     async def wait(self) -> None:
         """Cancelled, it has not waited, and nothing else has changed."""
-        longest, self._next = self._next, min(self._next * 2, self._longest)
+        longest, self._next_delay = self._next_delay, min(self._next_delay * 2, self._max_delay)
         # Whoever lost the same relay at the same time does not come back at the same time.
         await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret

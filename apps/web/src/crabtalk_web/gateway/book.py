@@ -7,214 +7,231 @@ was read.
 
 from collections import deque
 
-from crabtalk_web.stream import Envelope, Service, Text, ToolCallEnd, ToolCallStart, TurnEnd
+from crabtalk_web.stream import (
+    Envelope,
+    ServiceEvent,
+    TextEvent,
+    ToolCallEnd,
+    ToolCallStart,
+    TurnEnd,
+)
 
 from .entries import (
-    AnyRecord,
-    Handed,
-    Inbound,
-    Opened,
-    Outgoing,
-    Progress,
-    Read,
-    Renewed,
-    Said,
-    Sent,
-    Trying,
-    Whole,
+    AnyJournalEntry,
+    ConversationSnapshot,
+    DeliveryAttempt,
+    DeliveryFinished,
+    EnvelopesSent,
+    EnvelopesWritten,
+    InboundMessage,
+    MessagesRead,
+    OutgoingFile,
+    RunProgress,
+    SessionOpened,
+    SessionRenewed,
 )
-from .replay import Memory
+from .replay import ReplayGuard
 
 # Turns of which it is remembered that they are over.
-TURNS = 64
+MAX_ENDED_TURNS = 64
 # Calls that send a file and have not returned; of the oldest nothing is sent then.
-MOST_CALLED = 64
+MAX_CALLED_FILES = 64
 # What an envelope takes beside its text.
-OVERHEAD = 250
+ENVELOPE_OVERHEAD = 250
 
 
-class Book:
+class ConversationState:
     def __init__(self) -> None:
-        self._begin("", "", "", 0)
+        self._reset("", "", "", 0)
 
-    def _begin(self, session: str, agent: str, sender: str, generation: int) -> None:
+    def _reset(self, session: str, agent: str, sender: str, generation: int) -> None:
         self.session = session
         self.agent = agent
         self.sender = sender
         self.generation = generation
-        self.position = 0
-        self.through = 0
-        self.run = ""
-        self.recent: list[Envelope] = []
-        self.unsent: deque[Envelope] = deque()
+        self.message_position = 0
+        self.written_until = 0
+        self.open_run = ""
+        self.recent_envelopes: list[Envelope] = []
+        self.unsent_envelopes: deque[Envelope] = deque()
         self.unsent_bytes = 0  # roughly
-        self.cursor = 0
-        self.files: tuple[Envelope, ...] = ()
-        self.waiting: deque[Inbound] = deque()
-        self.trying: Trying | None = None
-        self.unseen: list[str] = []
-        self.pending: list[str] = []  # keys that the daemon was given and the log does not have yet
-        self.sending: dict[tuple[str, str], Outgoing] = {}
-        self.born = 0
-        self.record = 0
+        self.relay_cursor = 0
+        self.held_files: tuple[Envelope, ...] = ()
+        self.inbound: deque[InboundMessage] = deque()
+        self.attempt: DeliveryAttempt | None = None
+        self.unseen_texts: list[str] = []
+        self.pending_keys: list[
+            str
+        ] = []  # keys that the daemon was given and the log does not have yet
+        self.outgoing_files: dict[tuple[str, str], OutgoingFile] = {}
+        self.first_message_at = 0
+        self.log_position = 0
         self.log_id = ""
-        self.progress = Progress()
+        self.progress = RunProgress()
         # Which messages of devices were acted on; None until somebody has looked.
-        self.memory: Memory | None = None
+        self.replay_guard: ReplayGuard | None = None
 
-    def apply(self, record: AnyRecord) -> None:
+    def apply(self, record: AnyJournalEntry) -> None:
         match record:
-            case Opened():
-                self._open(record)
-            case Renewed():
-                self._renew(record)
-            case Said():
-                self._say(record)
-            case Sent(count=count):
-                for _ in range(min(count, len(self.unsent))):
-                    self.unsent_bytes -= weight(self.unsent.popleft())
-            case Read():
-                self.cursor = max(self.cursor, record.cursor)
-                self.files = record.files
+            case SessionOpened():
+                self._apply_opened(record)
+            case SessionRenewed():
+                self._apply_renewed(record)
+            case EnvelopesWritten():
+                self._apply_written(record)
+            case EnvelopesSent(count=count):
+                for _ in range(min(count, len(self.unsent_envelopes))):
+                    self.unsent_bytes -= envelope_size(self.unsent_envelopes.popleft())
+            case MessagesRead():
+                self.relay_cursor = max(self.relay_cursor, record.cursor)
+                self.held_files = record.files
                 if record.inbound is not None:
-                    self.waiting.append(record.inbound)
+                    self.inbound.append(record.inbound)
                 if record.mark is not None:
-                    self.memory = self.memory or Memory()
-                    self.memory.apply(record.mark, self.session)
+                    self.replay_guard = self.replay_guard or ReplayGuard()
+                    self.replay_guard.apply(record.mark, self.session)
                 if record.learned is not None:
-                    self.memory = Memory(record.learned)
-            case Trying():
-                if self.trying != record:
-                    self.trying = record
-                    if record.key and record.key not in self.pending:
-                        self.pending.append(record.key)
+                    self.replay_guard = ReplayGuard(record.learned)
+            case DeliveryAttempt():
+                if self.attempt != record:
+                    self.attempt = record
+                    if record.key and record.key not in self.pending_keys:
+                        self.pending_keys.append(record.key)
                     elif not record.ask and not record.key:
-                        self.unseen.append(record.text)
-            case Handed():
-                self._hand(record)
-            case Whole():
-                self._restore(record)
+                        self.unseen_texts.append(record.text)
+            case DeliveryFinished():
+                self._apply_delivered(record)
+            case ConversationSnapshot():
+                self._apply_snapshot(record)
 
-    def _open(self, opened: Opened) -> None:
+    def _apply_opened(self, opened: SessionOpened) -> None:
         if opened.session == self.session:
             return
         # Another session of the same key: what was said in the old one could be shown here.
-        memory = self.memory
+        memory = self.replay_guard
         if self.session:
-            self._begin("", "", "", 0)
-        self.memory = memory
+            self._reset("", "", "", 0)
+        self.replay_guard = memory
         self.session, self.agent, self.sender = opened.session, opened.agent, opened.sender
-        self.generation, self.cursor = opened.generation, opened.cursor
-        self.through = max(self.through, opened.through)
+        self.generation, self.relay_cursor = opened.generation, opened.cursor
+        self.written_until = max(self.written_until, opened.through)
 
-    def _renew(self, renewed: Renewed) -> None:
-        old = self.whole()
-        self._begin("", renewed.agent, renewed.sender, renewed.generation)
-        self.waiting, self.trying = deque(old.waiting), old.trying
-        self.unseen, self.pending = list(old.unseen), list(old.pending)
+    def _apply_renewed(self, renewed: SessionRenewed) -> None:
+        old = self.snapshot()
+        self._reset("", renewed.agent, renewed.sender, renewed.generation)
+        self.inbound, self.attempt = deque(old.waiting), old.trying
+        self.unseen_texts, self.pending_keys = list(old.unseen), list(old.pending)
         if not renewed.is_cleared:
-            self.position, self.through, self.born = old.position, old.through, old.born
-            self.record, self.log_id = old.record, old.log_id
+            self.message_position, self.written_until, self.first_message_at = (
+                old.position,
+                old.through,
+                old.born,
+            )
+            self.log_position, self.log_id = old.record, old.log_id
 
-    def _say(self, said: Said) -> None:
-        if said.run != self.run:
-            self.run, self.progress = said.run, Progress()
+    def _apply_written(self, said: EnvelopesWritten) -> None:
+        if said.run != self.open_run:
+            self.open_run, self.progress = said.run, RunProgress()
         if said.progress is not None:
             self.progress = said.progress
-        self.record = said.record or self.record
+        self.log_position = said.record or self.log_position
         self.log_id = said.log_id or self.log_id
-        self.position = max(self.position, said.position)
-        self.through = max(self.through, said.through)
-        self.unsent += said.envelopes
-        self.unsent_bytes += sum(map(weight, said.envelopes))
-        self.born = said.born or self.born
-        for handed in (self.pending, self.unseen):
+        self.message_position = max(self.message_position, said.position)
+        self.written_until = max(self.written_until, said.through)
+        self.unsent_envelopes += said.envelopes
+        self.unsent_bytes += sum(map(envelope_size, said.envelopes))
+        self.first_message_at = said.born or self.first_message_at
+        for handed in (self.pending_keys, self.unseen_texts):
             if said.seen in handed:
                 handed.remove(said.seen)
                 break
         for file in said.files:
-            self._follow(file)
+            self._track_file(file)
         for envelope in said.envelopes:
-            self.recent.append(envelope)
+            self.recent_envelopes.append(envelope)
             if isinstance(envelope.ev, TurnEnd):
-                over = [e for e in self.recent if isinstance(e.ev, TurnEnd)]
-                self.recent = over[-TURNS:]
+                over = [e for e in self.recent_envelopes if isinstance(e.ev, TurnEnd)]
+                self.recent_envelopes = over[-MAX_ENDED_TURNS:]
 
-    def _follow(self, file: Outgoing) -> None:
+    def _track_file(self, file: OutgoingFile) -> None:
         if file.stage == "over":
-            self.sending.pop(file.key, None)
+            self.outgoing_files.pop(file.key, None)
             return
-        self.sending[file.key] = file
-        called = [one.key for one in self.sending.values() if one.stage == "called"]
-        for key in called[:-MOST_CALLED]:
-            del self.sending[key]
+        self.outgoing_files[file.key] = file
+        called = [one.key for one in self.outgoing_files.values() if one.stage == "called"]
+        for key in called[:-MAX_CALLED_FILES]:
+            del self.outgoing_files[key]
 
     @property
-    def due(self) -> Outgoing | None:
+    def due_file(self) -> OutgoingFile | None:
         """The file that has waited longest."""
-        return next((file for file in self.sending.values() if file.stage == "due"), None)
+        return next((file for file in self.outgoing_files.values() if file.stage == "due"), None)
 
-    def _hand(self, handed: Handed) -> None:
-        if self.waiting and not handed.is_kept:
-            self.waiting.popleft()
-        if handed.is_refused and self.trying is not None:
-            if self.trying.key in self.pending:
-                self.pending.remove(self.trying.key)
-            elif self.trying.text in self.unseen:
-                self.unseen.remove(self.trying.text)
-        self.trying = None
+    def _apply_delivered(self, handed: DeliveryFinished) -> None:
+        if self.inbound and not handed.is_kept:
+            self.inbound.popleft()
+        if handed.is_refused and self.attempt is not None:
+            if self.attempt.key in self.pending_keys:
+                self.pending_keys.remove(self.attempt.key)
+            elif self.attempt.text in self.unseen_texts:
+                self.unseen_texts.remove(self.attempt.text)
+        self.attempt = None
 
-    def _restore(self, whole: Whole) -> None:
-        self._begin(whole.session, whole.agent, whole.sender, whole.generation)
-        self.position, self.through, self.run = whole.position, whole.through, whole.run
-        self.recent = list(whole.recent)
-        self.unsent, self.waiting = deque(whole.unsent), deque(whole.waiting)
-        self.unsent_bytes = sum(map(weight, self.unsent))
-        self.cursor, self.files, self.trying = whole.cursor, whole.files, whole.trying
-        self.unseen, self.pending = list(whole.unseen), list(whole.pending)
-        self.record, self.log_id, self.progress = whole.record, whole.log_id, whole.progress
-        self.sending = {file.key: file for file in whole.sending}
-        self.born = whole.born
-        self.memory = None if whole.memory is None else Memory(whole.memory)
+    def _apply_snapshot(self, whole: ConversationSnapshot) -> None:
+        self._reset(whole.session, whole.agent, whole.sender, whole.generation)
+        self.message_position, self.written_until, self.open_run = (
+            whole.position,
+            whole.through,
+            whole.run,
+        )
+        self.recent_envelopes = list(whole.recent)
+        self.unsent_envelopes, self.inbound = deque(whole.unsent), deque(whole.waiting)
+        self.unsent_bytes = sum(map(envelope_size, self.unsent_envelopes))
+        self.relay_cursor, self.held_files, self.attempt = whole.cursor, whole.files, whole.trying
+        self.unseen_texts, self.pending_keys = list(whole.unseen), list(whole.pending)
+        self.log_position, self.log_id, self.progress = whole.record, whole.log_id, whole.progress
+        self.outgoing_files = {file.key: file for file in whole.sending}
+        self.first_message_at = whole.born
+        self.replay_guard = None if whole.memory is None else ReplayGuard(whole.memory)
 
     @property
-    def weight(self) -> int:
+    def size(self) -> int:
         """About how many bytes all of it takes."""
-        remembered = 0 if self.memory is None else self.memory.weight
-        return remembered + self.unsent_bytes + sum(map(weight, self.recent))
+        remembered = 0 if self.replay_guard is None else self.replay_guard.size
+        return remembered + self.unsent_bytes + sum(map(envelope_size, self.recent_envelopes))
 
-    def whole(self) -> Whole:
-        return Whole(
+    def snapshot(self) -> ConversationSnapshot:
+        return ConversationSnapshot(
             session=self.session,
             agent=self.agent,
             sender=self.sender,
             generation=self.generation,
-            position=self.position,
-            through=self.through,
-            run=self.run,
-            recent=tuple(self.recent),
-            unsent=tuple(self.unsent),
-            cursor=self.cursor,
-            files=self.files,
-            waiting=tuple(self.waiting),
-            trying=self.trying,
-            unseen=tuple(self.unseen),
-            sending=tuple(self.sending.values()),
-            born=self.born,
-            memory=None if self.memory is None else self.memory.state(),
-            record=self.record,
+            position=self.message_position,
+            through=self.written_until,
+            run=self.open_run,
+            recent=tuple(self.recent_envelopes),
+            unsent=tuple(self.unsent_envelopes),
+            cursor=self.relay_cursor,
+            files=self.held_files,
+            waiting=tuple(self.inbound),
+            trying=self.attempt,
+            unseen=tuple(self.unseen_texts),
+            sending=tuple(self.outgoing_files.values()),
+            born=self.first_message_at,
+            memory=None if self.replay_guard is None else self.replay_guard.to_state(),
+            record=self.log_position,
             log_id=self.log_id,
             progress=self.progress,
-            pending=tuple(self.pending),
+            pending=tuple(self.pending_keys),
         )
 
 
-def weight(envelope: Envelope) -> int:
+def envelope_size(envelope: Envelope) -> int:
     """About how many bytes it takes."""
     match envelope.ev:
-        case Text(text=text) | Service(text=text) | ToolCallEnd(result=text):
-            return OVERHEAD + len(text)
+        case TextEvent(text=text) | ServiceEvent(text=text) | ToolCallEnd(result=text):
+            return ENVELOPE_OVERHEAD + len(text)
         case ToolCallStart(args=args):
-            return OVERHEAD + sum(len(str(value)) for value in args.values())
+            return ENVELOPE_OVERHEAD + sum(len(str(value)) for value in args.values())
         case _:
-            return OVERHEAD
+            return ENVELOPE_OVERHEAD

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import GatewayError
+from .errors import WebGatewayError
 
 WHILE_BUSY = ("queue", "steer")
 REGISTRATION = ("open", "invite", "closed")
@@ -76,53 +76,55 @@ def load_config(path: Path) -> GatewayConfig:
     except FileNotFoundError:
         document = {}
     except (OSError, ValueError) as error:
-        raise GatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
+        raise WebGatewayError(f"cannot read {path}: {error}; correct it, or move it away") from None
     try:
-        relay = read_relay(document.pop("relay", {}))
-        config: GatewayConfig = taken(GatewayConfig, document, "", relay=relay)
-    except GatewayError as error:
-        raise GatewayError(f"{path}: {error}") from None
+        relay = parse_relay_settings(document.pop("relay", {}))
+        config: GatewayConfig = parse_settings(GatewayConfig, document, "", relay=relay)
+    except WebGatewayError as error:
+        raise WebGatewayError(f"{path}: {error}") from None
     if config.while_busy not in WHILE_BUSY:
-        raise GatewayError(f'{path}: while_busy is "queue" or "steer", not {config.while_busy!r}')
+        raise WebGatewayError(
+            f'{path}: while_busy is "queue" or "steer", not {config.while_busy!r}'
+        )
     if config.relay.registration not in ("", *REGISTRATION):
-        raise GatewayError(
+        raise WebGatewayError(
             f'{path}: registration is "open", "invite" or "closed", not'
             f" {config.relay.registration!r}"
         )
     if not config.sender:
-        raise GatewayError(f"{path}: sender is empty; leave it out for `user`")
+        raise WebGatewayError(f"{path}: sender is empty; leave it out for `user`")
     return config
 
 
-def read_relay(table: Any) -> RelaySettings:
+def parse_relay_settings(table: Any) -> RelaySettings:
     given = dict(table) if isinstance(table, dict) else {}
     proxies = given.pop("trusted_proxies", [])
     if not isinstance(proxies, list) or not all(isinstance(one, str) for one in proxies):
-        raise GatewayError('relay.trusted_proxies must be a list such as ["10.0.0.0/8"]')
+        raise WebGatewayError('relay.trusted_proxies must be a list such as ["10.0.0.0/8"]')
     limits = given.pop("limits", {})
     is_table = isinstance(limits, dict)
     if not is_table or not all(type(value) in (int, float) for value in limits.values()):
-        raise GatewayError("relay.limits must be a table of numbers")
+        raise WebGatewayError("relay.limits must be a table of numbers")
     rest = given if isinstance(table, dict) else table
-    found: RelaySettings = taken(
+    found: RelaySettings = parse_settings(
         RelaySettings, rest, "relay.", trusted_proxies=tuple(proxies), limits=limits
     )
     return found
 
 
-def taken(kind: Any, table: Any, prefix: str, **rest: Any) -> Any:
+def parse_settings(kind: Any, table: Any, prefix: str, **rest: Any) -> Any:
     if not isinstance(table, dict):
-        raise GatewayError(f"{prefix.rstrip('.')} is no table")
+        raise WebGatewayError(f"{prefix.rstrip('.')} is no table")
     known = kind.__dataclass_fields__
     for key, value in table.items():
         if key not in known or key in rest:
-            raise GatewayError(f"{prefix}{key} means nothing here; take it out")
+            raise WebGatewayError(f"{prefix}{key} means nothing here; take it out")
         wanted = type(known[key].default)
         if type(value) is not wanted:
-            raise GatewayError(f"{prefix}{key} must be {WORDS[wanted]}, not {value!r}")
+            raise WebGatewayError(f"{prefix}{key} must be {TYPE_NAMES[wanted]}, not {value!r}")
         if wanted is int and value < 0:
-            raise GatewayError(f"{prefix}{key} must not be negative")
+            raise WebGatewayError(f"{prefix}{key} must not be negative")
     return kind(**table, **rest)
 
 
-WORDS = {str: "a text", int: "a whole number", bool: "true or false"}
+TYPE_NAMES = {str: "a text", int: "a whole number", bool: "true or false"}

@@ -6,37 +6,37 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from crabtalk.client import Client
-from crabtalk_web.adapter import Ask, Heard
+from crabtalk_web.adapter import OpenAsk, ReceivedEvent
 from crabtalk_web.stream import Envelope, TurnEnd, TurnStart
 
-from .answers import Answer
-from .backoff import Backoff
-from .calls import Calls
+from .answers import AskAnswer
+from .backoff import RetryBackoff
+from .calls import DeviceRpc
 from .config import GatewayConfig
-from .credentials import Credentials
-from .delivery import Delivery, reply
-from .entries import Opened
-from .errors import AWAY, GatewayError, RelayAwayError, RelayRefusedError
-from .files import Files
-from .identity import Identity
+from .credentials import RelayCredentials
+from .delivery import MessageDelivery, reply_to_ask
+from .entries import SessionOpened
+from .errors import DAEMON_AWAY_ERRORS, RelayRefusedError, RelayUnavailableError, WebGatewayError
+from .files import FileTransfer
+from .identity import SessionIdentity
 from .inbox import Inbox
-from .journal import Journal
-from .live import Live
-from .mirror import Mirror
+from .journal import ConversationJournal
+from .live import LiveText
+from .mirror import LogFollower
 from .outbox import Outbox
-from .questions import Questions
-from .receipts import Receipts
-from .refusals import Refusals
+from .questions import QuestionTracker
+from .receipts import CallReceipts
+from .refusals import RefusalNotices
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
-from .renewal import Renewal
-from .sending import Sending
-from .stranger_asks import StrangerAsks
-from .teller import Teller, now_ms
-from .upkeep import ARCHIVED, Upkeep
-from .usage import usage_report
+from .renewal import SessionRenewal
+from .sending import FileSender
+from .stranger_asks import OwnerApprovals
+from .teller import EnvelopeWriter, now_ms
+from .upkeep import ARCHIVED, SessionPublisher
+from .usage import build_usage_report
 
-PUSH = {
+PUSH_TEXTS = {
     "done": "A turn is over.",
     "question": "An agent has a question.",
     "permission": "An agent needs your permission.",
@@ -46,15 +46,15 @@ ARCHIVE_REQUESTED = "archiveRequested"
 log = logging.getLogger(__name__)
 
 
-class Conversation:
+class WebConversation:
     def __init__(
         self,
-        identity: Identity,
-        journal: Journal,
+        identity: SessionIdentity,
+        journal: ConversationJournal,
         relay: RelayHttp,
-        credentials: Credentials,
+        credentials: RelayCredentials,
         config: GatewayConfig,
-        receipts: Receipts,
+        receipts: CallReceipts,
     ) -> None:
         self.identity = identity
         self.journal = journal
@@ -63,67 +63,69 @@ class Conversation:
         self._config = config
         self._client: Client | None = None
         self._socket: RelaySocket | None = None
-        self._closed = asyncio.Event()  # the session has to be opened
-        self._closed.set()
-        self._is_first = True  # it was not opened since this process began
+        self._must_open = asyncio.Event()  # the session has to be opened
+        self._must_open.set()
+        self._is_first_open = True  # it was not opened since this process began
         self._deleted_at = 0  # by a device; what was said before is not wanted any more
         self._group: asyncio.TaskGroup | None = None
-        self._asks: tuple[Ask, ...] = ()
-        self.stranger_asks = StrangerAsks()
-        self.live = Live(identity.agent)
-        self.questions = Questions(is_compat=config.compat)
-        self.calls = Calls(self, receipts)
-        self.teller = Teller(identity, journal, config, self._changed)
-        self.mirror = Mirror(
-            identity, self.teller, backfill=config.backfill, most_bytes=config.journal_bytes
+        self._pending_asks: tuple[OpenAsk, ...] = ()
+        self.owner_approvals = OwnerApprovals()
+        self.live_text = LiveText(identity.agent)
+        self.questions = QuestionTracker(is_compat=config.compat)
+        self.rpc = DeviceRpc(self, receipts)
+        self.writer = EnvelopeWriter(identity, journal, config, self._on_changed)
+        self.follower = LogFollower(
+            identity, self.writer, backfill=config.backfill, most_bytes=config.journal_bytes
         )
-        self.mirror.cleared = self._clear
-        self.mirror.on_rename(self._rename)
+        self.follower.on_cleared = self._on_cleared
+        self.follower.set_title_listener(self._on_title_changed)
         self.outbox = Outbox(identity, journal, relay, is_compat=config.compat)
-        self.outbox.sent = self._has_sent
-        files = Files(identity, journal, relay, config.directory)
-        self.sending = Sending(journal, files, self.teller)
-        self.delivery = Delivery(
-            self.mirror,
+        self.outbox.on_sent = self._on_sent
+        files = FileTransfer(identity, journal, relay, config.directory)
+        self.file_sender = FileSender(journal, files, self.writer)
+        self.delivery = MessageDelivery(
+            self.follower,
             journal,
-            files.fetch,
+            files.download_files,
             cwd=config.directory,
             steers=config.while_busy == "steer",
         )
-        self.refusals = Refusals(self.teller.say_refused)
-        self.inbox = Inbox(identity, journal, relay, self._has_read, self.refusals)
-        self.upkeep = Upkeep(
-            identity, self.mirror, self.questions, credentials, config, self.calls.names
+        self.refusal_notices = RefusalNotices(self.writer.write_refusal)
+        self.inbox = Inbox(identity, journal, relay, self._on_inbound, self.refusal_notices)
+        self.publisher = SessionPublisher(
+            identity, self.follower, self.questions, credentials, config, self.rpc.method_names
         )
-        self.renewal = Renewal(
+        self.renewal = SessionRenewal(
             identity,
             journal,
             relay,
             credentials,
-            self.mirror,
+            self.follower,
             self.inbox,
-            self.upkeep,
-            self.take_leave,
+            self.publisher,
+            self.unregister_session,
         )
-        self.outbox.lost = self.inbox.lost = self.sending.lost = self._lose
+        self.outbox.on_session_lost = self.inbox.on_session_lost = (
+            self.file_sender.on_session_lost
+        ) = self._on_session_lost
 
     @property
     def session(self) -> str:
-        return self.journal.book.session
+        return self.journal.state.session
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Until cancelled, or until another session is to go on from its journal, which is whole
         and closed then."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 parts = [
-                    self._keep_open(),
-                    self.mirror.work(),
-                    self.outbox.work(),
-                    self.inbox.work(),
-                    self.delivery.work(),
-                    self.sending.work(),
-                    self.upkeep.work(),
+                    self._keep_session_open(),
+                    self.follower.run(),
+                    self.outbox.run(),
+                    self.inbox.run(),
+                    self.delivery.run(),
+                    self.file_sender.run(),
+                    self.publisher.run(),
                 ]
                 tasks = [self._group.create_task(part) for part in parts]
                 await self.renewal.is_done.wait()
@@ -134,228 +136,235 @@ class Conversation:
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
-    def follow(self, client: Client) -> None:
+    def on_daemon_connected(self, client: Client) -> None:
         self._client = client
-        self.mirror.follow(client)
-        self.delivery.follow(client)
-        self.upkeep.follow(client)
+        self.follower.on_daemon_connected(client)
+        self.delivery.set_client(client)
+        self.publisher.set_client(client)
 
-    def leave(self) -> None:
+    def on_daemon_disconnected(self) -> None:
         self._client = None
-        self.stranger_asks.clear()
-        self.mirror.leave()
-        self.delivery.follow(None)
-        self.upkeep.follow(None)
+        self.owner_approvals.clear()
+        self.follower.on_daemon_disconnected()
+        self.delivery.set_client(None)
+        self.publisher.set_client(None)
 
-    def hear(self, heard: Heard) -> None:
+    def handle_event(self, heard: ReceivedEvent) -> None:
         if self._config.report_usage and self._socket is not None and self.session:
-            report = usage_report(self.identity, self.session, heard)
+            report = build_usage_report(self.identity, self.session, heard)
             if report is not None:
-                self._spawn(self._report(self._socket, report))
-        self.mirror.hear(heard)
+                self._spawn(self._send_usage_report(self._socket, report))
+        self.follower.queue_event(heard)
 
-    def hear_stranger(self, heard: Heard) -> None:
+    def handle_owner_approval_event(self, heard: ReceivedEvent) -> None:
         """An approval for somebody else's run with this agent, or the end of one."""
-        if self.stranger_asks.hear(heard):
-            self.teller.changed()
+        if self.owner_approvals.handle_event(heard):
+            self.writer.notify_changed()
 
-    async def _report(self, socket: RelaySocket, report: dict[str, Any]) -> None:
-        await socket.ask("usage-report", report)
+    async def _send_usage_report(self, socket: RelaySocket, report: dict[str, Any]) -> None:
+        await socket.request("usage-report", report)
 
-    def _changed(self, envelopes: Sequence[Envelope]) -> None:
+    def _on_changed(self, envelopes: Sequence[Envelope]) -> None:
         """Something was said, or asked, or only a word more than before."""
-        self.live.see(envelopes, self.teller.spoken)
-        asks = (*self.mirror.asks, *self.stranger_asks.asks)
-        was_asking, self._asks = self._asks, asks
-        if not envelopes and self.mirror.is_thinking and self._asks == was_asking:
+        self.live_text.update(envelopes, self.writer.growing_text)
+        asks = (*self.follower.pending_asks, *self.owner_approvals.pending_asks)
+        was_asking, self._pending_asks = self._pending_asks, asks
+        if not envelopes and self.follower.is_turn_open and self._pending_asks == was_asking:
             return
-        new = self.questions.see(self._asks)
+        new = self.questions.update(self._pending_asks)
         self.outbox.wake()
-        self.sending.wake()
+        self.file_sender.wake()
         self.delivery.wake()
-        if self.upkeep.is_archived and any(isinstance(e.ev, TurnStart) for e in envelopes):
-            self.reopen()
+        if self.publisher.is_archived and any(isinstance(e.ev, TurnStart) for e in envelopes):
+            self.unarchive_session()
         if any(isinstance(envelope.ev, TurnEnd) for envelope in envelopes):
-            self._notify("done")
+            self._push_notice("done")
         for ask in new:
-            self._notify("permission" if ask.is_approval else "question")
-        self.upkeep.wake()
+            self._push_notice("permission" if ask.is_approval else "question")
+        self.publisher.wake()
 
-    def _rename(self, title: str) -> None:
-        self.upkeep.name(title)
+    def _on_title_changed(self, title: str) -> None:
+        self.publisher.set_title(title)
 
-    def _clear(self) -> None:
-        self._spawn(self.renewal.clear())
+    def _on_cleared(self) -> None:
+        self._spawn(self.renewal.renew_cleared())
 
     # ── The relay ───────────────────────────────────────────────────────────────────────────
 
-    async def _keep_open(self) -> None:
-        backoff = Backoff()
+    async def _keep_session_open(self) -> None:
+        backoff = RetryBackoff()
         while True:
-            await self._closed.wait()
-            if self._deleted_at and not self.journal.book.unsent:
+            await self._must_open.wait()
+            if self._deleted_at and not self.journal.state.unsent_envelopes:
                 await asyncio.sleep(1)  # whoever deleted it does not want an empty one back
                 continue
             try:
-                await self._open()
+                await self._open_session()
                 backoff.reset()
-            except (RelayAwayError, RelayRefusedError, OSError) as error:
+            except (RelayUnavailableError, RelayRefusedError, OSError) as error:
                 log.info("the session of %s cannot be opened: %s", self.identity.agent, error)
                 await backoff.wait()
 
-    async def _open(self) -> None:
-        sealed = self.identity.sealer.seal(self.upkeep.metadata())
-        session = await self._relay.session(self.identity.tag, sealed, self.identity.data_key)
+    async def _open_session(self) -> None:
+        sealed = self.identity.sealer.seal(self.publisher.build_metadata())
+        session = await self._relay.open_session(self.identity.tag, sealed, self.identity.data_key)
         opened = str(session["id"])
-        self.upkeep.records.open(session)
+        self.publisher.values.load(session)
         if opened != self.session:
-            if await self.renewal.follow(self.upkeep.records.value("metadata")):
+            if await self.renewal.follow_successor(self.publisher.values.get_value("metadata")):
                 return
-            await self._begin(opened, is_old=bool(session.get("seq")))
-        elif self._is_first:
+            await self._begin_session(opened, is_old=bool(session.get("seq")))
+        elif self._is_first_open:
             # A former process has put it away, and no word has come since.
-            state = self.upkeep.records.value("metadata").get("lifecycleState")
-            self.upkeep.is_archived = state == ARCHIVED and not self.mirror.is_thinking
-        if self.journal.book.memory is None:
-            await self.inbox.learn(opened, self.journal.book.cursor)
-        self._is_first = False
+            state = self.publisher.values.get_value("metadata").get("lifecycleState")
+            self.publisher.is_archived = state == ARCHIVED and not self.follower.is_turn_open
+        if self.journal.state.replay_guard is None:
+            await self.inbox.learn_history(opened, self.journal.state.relay_cursor)
+        self._is_first_open = False
         self._deleted_at = 0
-        self._closed.clear()
-        for part in (self.outbox, self.inbox, self.sending, self.upkeep):
+        self._must_open.clear()
+        for part in (self.outbox, self.inbox, self.file_sender, self.publisher):
             part.is_open.set()
-        self.inbox.fetch()
+        self.inbox.request_fetch()
         if self._socket is not None:
-            await self._register(self._socket)
-        self.upkeep.wake()
+            await self._register_methods(self._socket)
+        self.publisher.wake()
 
-    async def _begin(self, session: str, *, is_old: bool) -> None:
+    async def _begin_session(self, session: str, *, is_old: bool) -> None:
         """A session that this journal knows nothing of."""
         identity, is_first = self.identity, not self.session
         cursor, through = 0, self._deleted_at
         if is_first and is_old:
             # It is ours, and older than our memory: what it has, devices were told, and what they
             # said since then was not heard.
-            cursor = self.inbox.heard_of(await self._relay.latest(session))
+            cursor = self.inbox.find_last_gateway_seq(await self._relay.fetch_latest(session))
             through = now_ms()
-        self.journal.note(
-            Opened(session, identity.agent, identity.sender, identity.generation, cursor, through)
+        self.journal.append(
+            SessionOpened(
+                session, identity.agent, identity.sender, identity.generation, cursor, through
+            )
         )
         await self.journal.flush()
-        self.mirror.begin(anew=not is_first)
+        self.follower.on_session_begun(anew=not is_first)
 
-    def _has_read(self) -> None:
+    def _on_inbound(self) -> None:
         """A device has said something."""
         self.delivery.wake()
-        self.upkeep.wake()
+        self.publisher.wake()
 
-    def _has_sent(self) -> None:
-        self.renewal.has_sent()
-        self.mirror.wake()
+    def _on_sent(self) -> None:
+        self.renewal.on_sent()
+        self.follower.wake()
 
-    def _lose(self) -> None:
-        for part in (self.outbox, self.inbox, self.sending, self.upkeep):
+    def _on_session_lost(self) -> None:
+        for part in (self.outbox, self.inbox, self.file_sender, self.publisher):
             part.is_open.clear()
-        self._closed.set()
+        self._must_open.set()
 
-    async def connected(self, socket: RelaySocket | None) -> None:
+    async def set_socket(self, socket: RelaySocket | None) -> None:
         self._socket = socket
-        self.upkeep.connected(socket)
-        if socket is not None and not self._closed.is_set():
-            await self._register(socket)
-            self.inbox.fetch()  # what was said while there was no socket
+        self.publisher.set_socket(socket)
+        if socket is not None and not self._must_open.is_set():
+            await self._register_methods(socket)
+            self.inbox.request_fetch()  # what was said while there was no socket
 
-    async def _register(self, socket: RelaySocket) -> None:
-        for name in self.calls.names:
-            await socket.tell("rpc-register", {"method": f"{self.session}:{name}"})
+    async def _register_methods(self, socket: RelaySocket) -> None:
+        for name in self.rpc.method_names:
+            await socket.emit("rpc-register", {"method": f"{self.session}:{name}"})
 
-    def hear_update(self, body: dict[str, Any]) -> None:
+    def handle_update(self, body: dict[str, Any]) -> None:
         match body.get("t"):
             case "new-message":
-                self.inbox.hear(body.get("message"))
+                self.inbox.receive_live(body.get("message"))
             case "update-session":
-                self.upkeep.records.hear(body)
-                state = self.upkeep.records.value("metadata").get("lifecycleState")
+                self.publisher.values.handle_update(body)
+                state = self.publisher.values.get_value("metadata").get("lifecycleState")
                 if state == ARCHIVE_REQUESTED:
-                    self._spawn(self.end())
+                    self._spawn(self.archive_session())
             case "delete-session":
                 self._deleted_at = now_ms()
-                self._lose()
+                self._on_session_lost()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is not None and not self.renewal.is_done.is_set():
-            self._group.create_task(quietly(work))
+            self._group.create_task(log_failures(work))
         else:
             work.close()
 
-    def _notify(self, kind: str) -> None:
-        if self._config.push and self.session and not self.mirror.is_behind:
-            self._spawn(self._relay.notify(self.session, kind, "crabtalk", PUSH[kind]))
+    def _push_notice(self, kind: str) -> None:
+        if self._config.push and self.session and not self.follower.is_behind:
+            self._spawn(self._relay.push_notice(self.session, kind, "crabtalk", PUSH_TEXTS[kind]))
 
-    async def bye(self, socket: RelaySocket) -> None:
-        await socket.tell("session-end", {"sid": self.session, "time": now_ms()})
+    async def send_session_end(self, socket: RelaySocket) -> None:
+        await socket.emit("session-end", {"sid": self.session, "time": now_ms()})
 
     # ── What calls do ───────────────────────────────────────────────────────────────────────
 
     async def abort(self) -> None:
         if self._client is None:
-            raise GatewayError("the daemon cannot be reached; try again")
-        self.teller.kill()
+            raise WebGatewayError("the daemon cannot be reached; try again")
+        self.writer.mark_killed()
         await self._client.kill(self.identity.agent, sender=self.identity.sender)
 
-    async def reply(self, ask: Ask, answer: Answer, outcome: dict[str, Any]) -> bool:
+    async def reply_to_ask(self, ask: OpenAsk, answer: AskAnswer, outcome: dict[str, Any]) -> bool:
         if self._client is None:
-            raise GatewayError("the daemon cannot be reached; try again")
-        is_first = await reply(self._client, ask, answer.text)
-        is_stranger = self.stranger_asks.has(ask)
-        self.stranger_asks.drop(ask)
+            raise WebGatewayError("the daemon cannot be reached; try again")
+        is_first = await reply_to_ask(self._client, ask, answer.text)
+        is_stranger = self.owner_approvals.contains(ask)
+        self.owner_approvals.remove(ask)
         if is_first:
-            self.questions.settle(ask, outcome)
+            self.questions.set_outcome(ask, outcome)
         if is_stranger and is_first:
-            self.teller.record(ask, answer.receipt)
+            self.writer.write_approval(ask, answer.receipt)
         elif is_first:
-            self.teller.answered(ask.id, answer.receipt)
+            self.writer.close_ask(ask.id, answer.receipt)
         elif is_stranger:
-            self.teller.changed()
+            self.writer.notify_changed()
         return is_first
 
     async def set_mode(self, mode: str) -> dict[str, Any]:
         """Changes how much the agent may do without asking, in this conversation."""
         if self._client is None:
-            raise GatewayError("the daemon cannot be reached; try again")
+            raise WebGatewayError("the daemon cannot be reached; try again")
         identity = self.identity
         told = await self._client.set_mode(identity.agent, mode, sender=identity.sender)
-        self.upkeep.learn_mode(told.mode, is_set=told.is_set)
+        self.publisher.update_mode(told.mode, is_set=told.is_set)
         return {"mode": told.mode, "isSet": told.is_set}
 
-    async def end(self) -> None:
+    async def archive_session(self) -> None:
         """The session is put away. The conversation stays, and the next word opens it again."""
-        self.upkeep.is_archived = True
+        self.publisher.is_archived = True
         if self._client is not None:
             await self.abort()
-        await self.upkeep.tell()
+        await self.publisher.publish_metadata()
         if self._socket is not None:
-            await self.bye(self._socket)
+            await self.send_session_end(self._socket)
 
-    def reopen(self) -> None:
+    def unarchive_session(self) -> None:
         """One that was put away."""
-        if self.upkeep.is_archived:
-            self.upkeep.is_archived = False
-            self._lose()  # a relay listens to it again once it was opened again
+        if self.publisher.is_archived:
+            self.publisher.is_archived = False
+            self._on_session_lost()  # a relay listens to it again once it was opened again
 
-    async def take_leave(self) -> None:
+    async def unregister_session(self) -> None:
         """Nobody answers for this session any longer."""
         if self._socket is not None:
-            for name in self.calls.names:
+            for name in self.rpc.method_names:
                 method = f"{self.session}:{name}"
-                await self._socket.tell("rpc-unregister", {"method": method})
-            await self.bye(self._socket)
+                await self._socket.emit("rpc-unregister", {"method": method})
+            await self.send_session_end(self._socket)
 
 
-async def quietly(work: Coroutine[Any, Any, None]) -> None:
+async def log_failures(work: Coroutine[Any, Any, None]) -> None:
     """What is done on the side must not end all else."""
     try:
         await work
-    except (GatewayError, RelayAwayError, RelayRefusedError, *AWAY) as error:
+    except (
+        WebGatewayError,
+        RelayUnavailableError,
+        RelayRefusedError,
+        *DAEMON_AWAY_ERRORS,
+    ) as error:
         log.info("%s", error)
     except Exception:
         log.exception("something done on the side failed")

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 
 from crabtalk.transport import replace_file
-from crabtalk_web.sealing import KEY_SIZE, Approval, MasterSecret, new_key
+from crabtalk_web.sealing import KEY_SIZE, MasterSecret, PairingApproval, new_key
 
-from .errors import GatewayError
+from .errors import WebGatewayError
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredCredentials(msgspec.Struct, frozen=True, omit_defaults=True):
     """As it is on disk."""
 
     relay: str
@@ -24,7 +24,7 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RelayCredentials:
     """`content_key` is the public key of the account's devices: what is wrapped for it, all of them
     can open, and this machine cannot."""
 
@@ -36,7 +36,7 @@ class Credentials:
     tag_key: bytes = field(default_factory=new_key, repr=False)
 
     @classmethod
-    def approved(cls, relay: str, token: str, approval: Approval) -> "Credentials":
+    def from_approval(cls, relay: str, token: str, approval: PairingApproval) -> "RelayCredentials":
         """A new machine of the account that let it in."""
         content_key = approval.content_public_key
         if content_key is None:
@@ -46,7 +46,7 @@ class Credentials:
         return cls(relay, token, content_key)
 
     def save(self, path: Path) -> None:
-        kept = Kept(
+        kept = StoredCredentials(
             self.relay,
             self.token,
             self.machine_id,
@@ -57,19 +57,19 @@ class Credentials:
         replace_file(path, msgspec.json.encode(kept) + b"\n")
 
 
-def load_credentials(path: Path) -> Credentials | None:
+def load_credentials(path: Path) -> RelayCredentials | None:
     """None when there are none yet. Raises GatewayError."""
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(path.read_bytes(), type=StoredCredentials)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise GatewayError(
+        raise WebGatewayError(
             f"cannot use {path}: {error}; move it away and run `crabtalk-web pair`"
         ) from None
     if any(len(key) != KEY_SIZE for key in (kept.machine_key, kept.tag_key, kept.content_key)):
-        raise GatewayError(f"{path} has a key of a wrong size; move it away and pair again")
-    return Credentials(
+        raise WebGatewayError(f"{path} has a key of a wrong size; move it away and pair again")
+    return RelayCredentials(
         relay=kept.relay,
         token=kept.token,
         content_key=kept.content_key,

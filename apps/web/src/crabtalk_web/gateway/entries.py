@@ -6,10 +6,10 @@ import msgspec
 
 from crabtalk_web.stream import Envelope
 
-from .replay import Mark, MemoryState
+from .replay import MessageMark, ReplayGuardState
 
 
-class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
+class InboundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a person said on a device, and the files that came with it."""
 
     seq: int
@@ -19,7 +19,7 @@ class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""  # that the daemon gets it with; empty in journals of earlier versions
 
 
-class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
+class OutgoingFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that an agent sends: called for, due once the call has returned, then over."""
 
     run: str
@@ -32,7 +32,7 @@ class Outgoing(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.run, self.call
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """How much of the run that goes on is told. `reasoning` and `text` count the characters of the
     message that the agent is writing; `is_told` says that all of it is told, and no other begun."""
 
@@ -43,11 +43,11 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     is_told: bool = False
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
     """One line of the journal: one of those below."""
 
 
-class Opened(Record, frozen=True):
+class SessionOpened(JournalEntry, frozen=True, tag="Opened"):
     """Whose session it is, and its id at the relay. Another id is another session: it begins empty,
     but for what was told and read of it before there was this journal."""
 
@@ -59,7 +59,7 @@ class Opened(Record, frozen=True):
     through: int = 0
 
 
-class Said(Record, frozen=True):
+class EnvelopesWritten(JournalEntry, frozen=True, tag="Said"):
     """Envelopes, and all that is true once they are said."""
 
     envelopes: tuple[Envelope, ...] = ()
@@ -67,15 +67,15 @@ class Said(Record, frozen=True):
     position: int = 0  # messages of the conversation with smaller numbers are told
     through: int = 0  # and so are those that are not later than this, in milliseconds
     seen: str = ""  # the key of a person's message that the conversation's log has
-    files: tuple[Outgoing, ...] = ()  # as they are now
+    files: tuple[OutgoingFile, ...] = ()  # as they are now
     # Of earlier versions: when the conversation's first message was said, in milliseconds.
     born: int = 0
     record: int = 0  # where the conversation's log goes on; all records before it are told
     log_id: str = ""  # of that log
-    progress: Progress | None = None  # None: unchanged
+    progress: RunProgress | None = None  # None: unchanged
 
 
-class Renewed(Record, frozen=True):
+class SessionRenewed(JournalEntry, frozen=True, tag="Renewed"):
     """Another session is to come, with a key of its own. What was told stays told, unless the
     conversation was cleared: then there is another one, of which nothing is."""
 
@@ -85,23 +85,23 @@ class Renewed(Record, frozen=True):
     is_cleared: bool = False
 
 
-class Sent(Record, frozen=True):
+class EnvelopesSent(JournalEntry, frozen=True, tag="Sent"):
     """So many of the envelopes that waited are at the relay."""
 
     count: int
 
 
-class Read(Record, frozen=True):
+class MessagesRead(JournalEntry, frozen=True, tag="Read"):
     """Messages of the relay up to `cursor` were looked at."""
 
     cursor: int
     files: tuple[Envelope, ...] = ()  # that wait for the text they belong to
-    inbound: Inbound | None = None
-    mark: Mark | None = None  # of what a device said
-    learned: MemoryState | None = None  # what was acted on before this journal remembered it
+    inbound: InboundMessage | None = None
+    mark: MessageMark | None = None  # of what a device said
+    learned: ReplayGuardState | None = None  # what was acted on before this journal remembered it
 
 
-class Trying(Record, frozen=True):
+class DeliveryAttempt(JournalEntry, frozen=True, tag="Trying"):
     """What waits longest is about to be handed to the daemon, in these words."""
 
     text: str
@@ -109,14 +109,14 @@ class Trying(Record, frozen=True):
     key: str = ""  # empty for an answer, and in journals of earlier versions
 
 
-class Handed(Record, frozen=True):
+class DeliveryFinished(JournalEntry, frozen=True, tag="Handed"):
     """What waited longest is with the daemon, or was refused; what is kept is tried again."""
 
     is_refused: bool = False
     is_kept: bool = False
 
 
-class Whole(Record, frozen=True, kw_only=True):
+class ConversationSnapshot(JournalEntry, frozen=True, kw_only=True, tag="Whole"):
     """All of a book: where a journal that was shortened begins."""
 
     session: str
@@ -130,16 +130,25 @@ class Whole(Record, frozen=True, kw_only=True):
     unsent: tuple[Envelope, ...]
     cursor: int
     files: tuple[Envelope, ...]
-    waiting: tuple[Inbound, ...]
-    trying: Trying | None
+    waiting: tuple[InboundMessage, ...]
+    trying: DeliveryAttempt | None
     unseen: tuple[str, ...] = ()  # of earlier versions: texts that were handed over without a key
-    sending: tuple[Outgoing, ...] = ()
+    sending: tuple[OutgoingFile, ...] = ()
     born: int = 0
-    memory: MemoryState | None = None
+    memory: ReplayGuardState | None = None
     record: int = 0
     log_id: str = ""
-    progress: Progress = Progress()
+    progress: RunProgress = RunProgress()
     pending: tuple[str, ...] = ()
 
 
-AnyRecord = Opened | Renewed | Said | Sent | Read | Trying | Handed | Whole
+AnyJournalEntry = (
+    SessionOpened
+    | SessionRenewed
+    | EnvelopesWritten
+    | EnvelopesSent
+    | MessagesRead
+    | DeliveryAttempt
+    | DeliveryFinished
+    | ConversationSnapshot
+)

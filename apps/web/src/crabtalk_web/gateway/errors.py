@@ -4,14 +4,14 @@ from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyE
 from crabtalk.protocol import FrameError
 
 # What a daemon that goes away, or is about to, leaves its clients with.
-AWAY = (OSError, ConnectionClosedError, FrameError, ServerError, UnexpectedReplyError)
+DAEMON_AWAY_ERRORS = (OSError, ConnectionClosedError, FrameError, ServerError, UnexpectedReplyError)
 
 
-class GatewayError(Exception):
+class WebGatewayError(Exception):
     """It cannot go on like this, and a person has to do something about it."""
 
 
-class RelayAwayError(Exception):
+class RelayUnavailableError(Exception):
     """Nobody answers where the relay is, or not in time. It is tried again."""
 
 
@@ -24,6 +24,6 @@ class RelayRefusedError(Exception):
         self.reason = reason
 
     @property
-    def is_passing(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether the same may be welcome later."""
         return self.status in (408, 425, 429) or self.status >= 500

@@ -12,41 +12,41 @@ from pathlib import Path
 
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import wire
-from crabtalk_web.adapter import Switchboard, from_feed
+from crabtalk_web.adapter import ConversationResolver, parse_feed_event
 
-from .backoff import Backoff
+from .backoff import RetryBackoff
 from .config import GatewayConfig
-from .conversation import Conversation
-from .credentials import Credentials
-from .errors import AWAY, GatewayError
-from .identity import identity_of
-from .journal import Journal
-from .machine import Machine
-from .metadata import Surroundings
-from .receipts import Receipts
+from .conversation import WebConversation
+from .credentials import RelayCredentials
+from .errors import DAEMON_AWAY_ERRORS, WebGatewayError
+from .identity import derive_identity
+from .journal import ConversationJournal
+from .machine import RelayConnection
+from .metadata import DaemonInfo
+from .receipts import CallReceipts
 from .relay_http import RelayHttp
-from .store import Store
-from .stranger_asks import StrangerAsks
+from .store import WebFolder
+from .stranger_asks import OwnerApprovals
 
 # Seconds. A daemon that is away for longer has its turns closed; between two looks for what nobody
 # has told us.
 GRACE = 5.0
 AUDIT_EVERY = 30.0
-SETTLE = 0.05
-ANEW_AFTER = 5.0
+FEED_SETTLE_TIME = 0.05
+RESTART_AFTER = 5.0
 OWNER, USER = "owner", "user"
 # What the daemon has to offer.
-NEEDED = frozenset({"keys", "attach", "records"})
-NOT_OFFERED = 501
+REQUIRED_FEATURES = frozenset({"keys", "attach", "records"})
+NOT_IMPLEMENTED = 501
 
 log = logging.getLogger(__name__)
 
 
-class Gateway:
+class WebGateway:
     def __init__(
         self,
         home: Path,
-        credentials: Credentials,
+        credentials: RelayCredentials,
         config: GatewayConfig,
         *,
         grace: float = GRACE,
@@ -57,21 +57,21 @@ class Gateway:
         self._home = home
         self._credentials = credentials
         self._config = config
-        self._store = Store(home)
-        self._receipts = Receipts(self._store.receipts)
+        self._store = WebFolder(home)
+        self._receipts = CallReceipts(self._store.receipts_file)
         self._relay = RelayHttp(credentials.relay, credentials.token)
-        self._conversations: dict[str, Conversation] = {}  # by agent
-        self._machine = Machine(
+        self._conversations: dict[str, WebConversation] = {}  # by agent
+        self._relay_connection = RelayConnection(
             credentials, self._relay, self._store, self._receipts, self._conversations.values
         )
-        self._stranger_asks: dict[str, StrangerAsks] = {}  # by agent; conversations come and go
+        self._owner_approvals: dict[str, OwnerApprovals] = {}  # by agent; conversations come and go
         self._is_owner = False  # whether devices speak for the owner of the daemon
-        self._switchboard = Switchboard()
-        self._surroundings = Surroundings()
+        self._resolver = ConversationResolver()
+        self._daemon_info = DaemonInfo()
         self._client: Client | None = None
-        self._left_at = time.monotonic()
+        self._disconnected_at = time.monotonic()
         self.is_following = asyncio.Event()  # the daemon's feed
-        self.is_connected = self._machine.is_connected  # to the relay's socket
+        self.is_connected = self._relay_connection.is_connected  # to the relay's socket
 
     async def run(self) -> None:
         """Until cancelled. Raises GatewayError when the home cannot be used."""
@@ -79,128 +79,128 @@ class Gateway:
         try:
             self._receipts.open()
         except OSError as error:
-            raise GatewayError(
-                f"cannot use {self._store.receipts}: {error.strerror}; see to its permissions"
+            raise WebGatewayError(
+                f"cannot use {self._store.receipts_file}: {error.strerror}; see to its permissions"
             ) from None
         async with self._relay, asyncio.TaskGroup() as self._group:
             self._open_journals()
-            self._group.create_task(self._follow())
-            self._group.create_task(self._machine.stay_connected())
-            self._group.create_task(self._machine.beat())
-            self._group.create_task(self._audit())
+            self._group.create_task(self._follow_daemon())
+            self._group.create_task(self._relay_connection.stay_connected())
+            self._group.create_task(self._relay_connection.send_heartbeats())
+            self._group.create_task(self._audit_conversations())
 
     def statistics(self) -> dict[str, int]:
-        books = [each.journal.book for each in self._conversations.values()]
+        books = [each.journal.state for each in self._conversations.values()]
         return {
             "conversations": len(books),
-            "unsent": sum(len(book.unsent) for book in books),
-            "waiting": sum(len(book.waiting) for book in books),
-            "behind": sum(each.mirror.is_behind for each in self._conversations.values()),
+            "unsent": sum(len(book.unsent_envelopes) for book in books),
+            "waiting": sum(len(book.inbound) for book in books),
+            "behind": sum(each.follower.is_behind for each in self._conversations.values()),
         }
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     def _open_journals(self) -> None:
         """What a former process left: it has to go to the relay, be the daemon there or not."""
-        for path in sorted(self._store.journal.glob("*.jsonl")):
-            journal = Journal(path)
+        for path in sorted(self._store.journal_folder.glob("*.jsonl")):
+            journal = ConversationJournal(path)
             journal.open()
-            book = journal.book
+            book = journal.state
             if book.sender == self._config.sender and book.agent not in self._conversations:
-                self._add(book.agent, journal)
+                self._add_conversation(book.agent, journal)
             else:
                 journal.close()
 
-    def _conversation(self, agent: str) -> Conversation:
+    def _get_conversation(self, agent: str) -> WebConversation:
         found = self._conversations.get(agent)
         if found is None:
-            identity = identity_of(self._credentials, agent, self._config.sender)
-            journal = Journal(self._store.journal / f"{identity.tag}.jsonl")
+            identity = derive_identity(self._credentials, agent, self._config.sender)
+            journal = ConversationJournal(self._store.journal_folder / f"{identity.tag}.jsonl")
             journal.open()
-            found = self._add(agent, journal)
+            found = self._add_conversation(agent, journal)
             if self._client is not None:
-                found.follow(self._client)
-            self._group.create_task(self._machine.introduce(found))
+                found.on_daemon_connected(self._client)
+            self._group.create_task(self._relay_connection.announce_conversation(found))
         return found
 
-    def _add(self, agent: str, journal: Journal) -> Conversation:
-        generation = journal.book.generation
-        identity = identity_of(self._credentials, agent, self._config.sender, generation)
-        added = Conversation(
+    def _add_conversation(self, agent: str, journal: ConversationJournal) -> WebConversation:
+        generation = journal.state.generation
+        identity = derive_identity(self._credentials, agent, self._config.sender, generation)
+        added = WebConversation(
             identity, journal, self._relay, self._credentials, self._config, self._receipts
         )
-        added.upkeep.surroundings = self._surroundings
-        added.stranger_asks = self._stranger_asks.setdefault(agent, added.stranger_asks)
+        added.publisher.daemon_info = self._daemon_info
+        added.owner_approvals = self._owner_approvals.setdefault(agent, added.owner_approvals)
         self._conversations[agent] = added
-        self._group.create_task(self._work(added))
+        self._group.create_task(self._run_conversation(added))
         return added
 
-    async def _work(self, conversation: Conversation) -> None:
+    async def _run_conversation(self, conversation: WebConversation) -> None:
         """One that fails, or that another session shows from now on, is begun anew from its
         journal, and takes no other along."""
         agent = conversation.identity.agent
         try:
-            await conversation.work()
+            await conversation.run()
         except Exception:
             log.exception("the conversation with %s has failed, and is begun anew", agent)
             del self._conversations[agent]
-            await asyncio.sleep(ANEW_AFTER)
+            await asyncio.sleep(RESTART_AFTER)
         else:
             del self._conversations[agent]
-        self._conversation(agent)
+        self._get_conversation(agent)
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
-    async def _follow(self) -> None:
-        backoff = Backoff(longest=5.0)
+    async def _follow_daemon(self) -> None:
+        backoff = RetryBackoff(longest=5.0)
         while True:
             try:
                 # Everybody here starts anew with the next connection.
                 daemon = connect(home=self._home, client="web", reconnect_timeout=0)
                 async with daemon as client:
-                    await self._hear_all(client, backoff)
-            except AWAY as error:
+                    await self._read_feed(client, backoff)
+            except DAEMON_AWAY_ERRORS as error:
                 if self._client is not None:
                     log.warning("the daemon is away: %s", error)
             finally:
-                self._leave()
+                self._on_daemon_disconnected()
             await backoff.wait()
-            if time.monotonic() - self._left_at > self._grace:
+            if time.monotonic() - self._disconnected_at > self._grace:
                 for each in self._conversations.values():
-                    if each.mirror.is_thinking:
-                        each.teller.lose()
+                    if each.follower.is_turn_open:
+                        each.writer.close_lost_turn()
 
-    def _leave(self) -> None:
+    def _on_daemon_disconnected(self) -> None:
         self.is_following.clear()
         if self._client is not None:
-            self._left_at = time.monotonic()
+            self._disconnected_at = time.monotonic()
             self._client = None
             for each in self._conversations.values():
-                each.leave()
+                each.on_daemon_disconnected()
 
-    async def _hear_all(self, client: Client, backoff: Backoff) -> None:
+    async def _read_feed(self, client: Client, backoff: RetryBackoff) -> None:
         """One feed of everything: delegated runs have senders of their own."""
         async with aclosing(client.subscribe_events(all_kinds=True)) as feed:
             coming = asyncio.ensure_future(anext(feed))
             try:
-                await asyncio.sleep(SETTLE)  # nothing says when a feed has begun
-                await self._meet(client)
+                await asyncio.sleep(FEED_SETTLE_TIME)  # nothing says when a feed has begun
+                await self._load_daemon_info(client)
                 backoff.reset()
                 while True:
                     message = await coming
                     coming = asyncio.ensure_future(anext(feed))
-                    self._hear(message)
+                    self._handle_event(message)
             finally:
                 coming.cancel()
                 await asyncio.wait([coming])
 
-    async def _meet(self, client: Client) -> None:
+    async def _load_daemon_info(self, client: Client) -> None:
         await check_features(client)
         agents = (await client.list_agents()).agents
         stored = (await client.list_conversations(sender=self._config.sender)).conversations
         models = (await client.list_models()).models
         skills = (await client.list_skills()).skills
-        self._surroundings = Surroundings(
+        self._daemon_info = DaemonInfo(
             tuple(model.name for model in models),
             next((model.name for model in models if model.active), ""),
             tuple(skill.name for skill in skills),
@@ -213,42 +213,42 @@ class Gateway:
             names |= {agent.name for agent in agents}
         self._client = client
         for each in self._conversations.values():
-            each.upkeep.surroundings = self._surroundings
-            each.follow(client)
+            each.publisher.daemon_info = self._daemon_info
+            each.on_daemon_connected(client)
         for name in sorted(names):
-            self._conversation(name)
+            self._get_conversation(name)
         for one in stored:
-            self._conversations[one.agent].upkeep.name(one.title)
+            self._conversations[one.agent].publisher.set_title(one.title)
         self.is_following.set()
 
-    def _hear(self, message: wire.AgentEventMsg) -> None:
+    def _handle_event(self, message: wire.AgentEventMsg) -> None:
         if message.missed:
             for each in self._conversations.values():
-                each.mirror.miss()
-        pair = self._switchboard.pair_of(message)
+                each.follower.mark_missed_events()
+        pair = self._resolver.find_conversation(message)
         if pair is None:
             return
         if message.kind == wire.MODE_CHANGED:
             if pair[1] == self._config.sender and pair[0] in self._conversations:
-                self._conversations[pair[0]].upkeep.ask_mode()
+                self._conversations[pair[0]].publisher.refresh_mode()
             return
         is_ours = pair[1] == self._config.sender
         if not is_ours and message.kind not in (wire.ASK_USER, wire.TOOLS_COMPLETE, wire.DONE):
             return
-        heard = from_feed(message)
+        heard = parse_feed_event(message)
         if heard is None:
             return
-        acts_for_us = not is_ours and is_asked_in_name_of(message, self._config.sender)
+        acts_for_us = not is_ours and is_requested_by(message, self._config.sender)
         if is_for_owner(message) or acts_for_us:
             if self._is_owner:
-                self._conversation(pair[0]).hear_stranger(heard)
+                self._get_conversation(pair[0]).handle_owner_approval_event(heard)
         elif is_ours:
-            self._conversation(pair[0]).hear(heard)
+            self._get_conversation(pair[0]).handle_event(heard)
         elif message.kind != wire.ASK_USER:
             for each in self._conversations.values():
-                each.hear_stranger(heard)
+                each.handle_owner_approval_event(heard)
 
-    async def _audit(self) -> None:
+    async def _audit_conversations(self) -> None:
         """Looks for messages that nobody told us of."""
         while True:
             await asyncio.sleep(self._audit_every)
@@ -257,19 +257,19 @@ class Gateway:
                 continue
             try:
                 await self._look_for_missed(client)
-            except AWAY as error:
+            except DAEMON_AWAY_ERRORS as error:
                 log.info("cannot look at the conversations: %s", error)
 
     async def _look_for_missed(self, client: Client) -> None:
         stored = (await client.list_conversations(sender=self._config.sender)).conversations
         counts = {one.agent: one.message_count for one in stored}
         for one in stored:
-            self._conversation(one.agent).upkeep.name(one.title)
+            self._get_conversation(one.agent).publisher.set_title(one.title)
         for agent, each in list(self._conversations.items()):
-            book = each.journal.book
+            book = each.journal.state
             is_gone = agent not in counts and book.log_id
-            if is_gone or counts.get(agent, 0) != book.position:
-                each.mirror.read_again()
+            if is_gone or counts.get(agent, 0) != book.message_position:
+                each.follower.request_read()
 
 
 async def check_features(client: Client) -> None:
@@ -277,11 +277,11 @@ async def check_features(client: Client) -> None:
     try:
         features = frozenset((await client.hello()).features)
     except ServerError as error:
-        if error.code != NOT_OFFERED:
+        if error.code != NOT_IMPLEMENTED:
             raise
         features = frozenset()
-    if not features >= NEEDED:
-        raise GatewayError(
+    if not features >= REQUIRED_FEATURES:
+        raise WebGatewayError(
             "the daemon is too old for this gateway; upgrade crabtalk, and restart the daemon"
         )
 
@@ -305,7 +305,7 @@ def is_for_owner(message: wire.AgentEventMsg) -> bool:
     return any(q.HasField("approval") and q.approval.for_owner for q in message.ask.questions)
 
 
-def is_asked_in_name_of(message: wire.AgentEventMsg, sender: str) -> bool:
+def is_requested_by(message: wire.AgentEventMsg, sender: str) -> bool:
     """An approval of a run that acts in this sender's name elsewhere, such as a scheduled job."""
     if message.kind != wire.ASK_USER:
         return False

@@ -6,13 +6,19 @@ A gateway that loses everything but its credentials finds its sessions again, an
 import hmac
 from dataclasses import dataclass
 
-from crabtalk_web.sealing import DataSealer, blob_key, session_key, to_base64, wrap_key
+from crabtalk_web.sealing import (
+    DataSealer,
+    derive_blob_key,
+    derive_session_key,
+    to_base64,
+    wrap_key,
+)
 
-from .credentials import Credentials
+from .credentials import RelayCredentials
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class SessionIdentity:
     agent: str
     sender: str
     generation: int
@@ -22,20 +28,22 @@ class Identity:
     blob_key: bytes
 
 
-def identity_of(credentials: Credentials, agent: str, sender: str, generation: int = 0) -> Identity:
-    key = session_key(credentials.machine_key, agent, sender, generation)
-    return Identity(
+def derive_identity(
+    credentials: RelayCredentials, agent: str, sender: str, generation: int = 0
+) -> SessionIdentity:
+    key = derive_session_key(credentials.machine_key, agent, sender, generation)
+    return SessionIdentity(
         agent=agent,
         sender=sender,
         generation=generation,
-        tag=tag_of(credentials.tag_key, agent, sender, generation),
+        tag=derive_tag(credentials.tag_key, agent, sender, generation),
         data_key=to_base64(wrap_key(credentials.content_key, key)),
         sealer=DataSealer(key),
-        blob_key=blob_key(key),
+        blob_key=derive_blob_key(key),
     )
 
 
-def tag_of(tag_key: bytes, agent: str, sender: str, generation: int) -> str:
+def derive_tag(tag_key: bytes, agent: str, sender: str, generation: int) -> str:
     """A relay reads tags, so nobody's name is in them."""
     named = "\0".join((agent, sender, str(generation)))
     return hmac.digest(tag_key, named.encode(errors="replace"), "sha256").hex()

@@ -4,38 +4,40 @@ from pathlib import Path
 
 import msgspec
 
-from crabtalk.component import Journal as AnyJournal
+from crabtalk.component import RecordJournal as AnyJournal
 
-from .book import Book
-from .entries import AnyRecord
-from .errors import GatewayError
+from .book import ConversationState
+from .entries import AnyJournalEntry
+from .errors import WebGatewayError
 
 # A journal is shortened when it is larger than this, and four times what it has to say.
-WORTH_SHORTENING = 256 * 1024
-TIMES = 4
+MIN_COMPACT_SIZE = 256 * 1024
+COMPACT_RATIO = 4
 
-reader = msgspec.json.Decoder(AnyRecord)
+entry_decoder = msgspec.json.Decoder(AnyJournalEntry)
 
 
-class Journal(AnyJournal[Book]):
+class ConversationJournal(AnyJournal[ConversationState]):
     def __init__(self, path: Path) -> None:
-        super().__init__(path, Book(), reader, worth_shortening=WORTH_SHORTENING)
+        super().__init__(
+            path, ConversationState(), entry_decoder, worth_shortening=MIN_COMPACT_SIZE
+        )
 
     def open(self) -> None:
         """Raises GatewayError."""
         try:
             super().open()
         except OSError as error:
-            raise GatewayError(
+            raise WebGatewayError(
                 f"cannot use {self.path}: {error.strerror}; see to its permissions"
             ) from None
 
     @classmethod
-    def peek(cls, path: Path) -> Book:
+    def read_state(cls, path: Path) -> ConversationState:
         """What is on disk, for one who changes nothing. Raises OSError."""
         found = cls(path)
         found.replay(path.read_bytes())
-        return found.book
+        return found.state
 
-    def _is_long(self, size: int) -> bool:
-        return size > WORTH_SHORTENING and size > TIMES * self.book.weight
+    def _needs_compaction(self, size: int) -> bool:
+        return size > MIN_COMPACT_SIZE and size > COMPACT_RATIO * self.state.size

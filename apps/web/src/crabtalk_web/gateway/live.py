@@ -11,68 +11,70 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from crabtalk_web.adapter import Spoken
-from crabtalk_web.stream import Envelope, Text
+from crabtalk_web.adapter import GrowingText
+from crabtalk_web.stream import Envelope, TextEvent
 
 # How long an answer may wait for something to say. A relay gives up a call after 30 seconds.
-PATIENCE = 20.0
+WATCH_TIMEOUT = 20.0
 # Pieces of which it is remembered what became of them.
-REMEMBERED = 64
+MAX_FINISHED = 64
 
 
-class Live:
+class LiveText:
     """The piece that is being written, by its number. Numbers only ever grow, also from one
     process to the next, so no device takes one piece for another."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self._number = time.time_ns() // 1_000_000
-        self._spoken: Spoken | None = None
-        self._became: dict[int, str] = {}  # the envelopes of those that are over
-        self._news = asyncio.Event()
+        self._growing: GrowingText | None = None
+        self._finished: dict[int, str] = {}  # the envelopes of those that are over
+        self._changed = asyncio.Event()
 
-    def see(self, envelopes: Sequence[Envelope], spoken: Spoken | None) -> None:
+    def update(self, envelopes: Sequence[Envelope], spoken: GrowingText | None) -> None:
         """What was said just now, and what is being said."""
-        main = self._spoken or spoken
-        finished = [e.id for e in envelopes if main is not None and is_piece(e, main)]
+        main = self._growing or spoken
+        finished = [e.id for e in envelopes if main is not None and is_envelope_of(e, main)]
         was_dropped = (
-            self._spoken is not None and not finished and not is_same(self._spoken, spoken)
+            self._growing is not None
+            and not finished
+            and not is_same_segment(self._growing, spoken)
         )
         for became in [""] if was_dropped else finished:
-            self._became[self._number] = became
+            self._finished[self._number] = became
             self._number += 1
-        while len(self._became) > REMEMBERED:
-            del self._became[next(iter(self._became))]
-        if spoken is None and self._spoken is None and not finished:
+        while len(self._finished) > MAX_FINISHED:
+            del self._finished[next(iter(self._finished))]
+        if spoken is None and self._growing is None and not finished:
             return
-        self._spoken = spoken
-        self._news.set()
-        self._news = asyncio.Event()
+        self._growing = spoken
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def watch(self, segment: int, offset: int) -> dict[str, Any]:
         """What there is beyond `offset` of that piece, or of the one that is written now; after a
         while without any, nothing. Cancelled, nothing has changed."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WATCH_TIMEOUT):
                 while not self._has_more(segment, offset):
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             pass
-        return self._told(segment, offset)
+        return self._build_part(segment, offset)
 
     def _has_more(self, segment: int, offset: int) -> bool:
-        if segment in self._became:
+        if segment in self._finished:
             return True
         return len(self._text) > (offset if segment == self._number else 0)
 
     @property
     def _text(self) -> str:
-        return self._spoken.segment.text if self._spoken is not None else ""
+        return self._growing.segment.text if self._growing is not None else ""
 
-    def _told(self, segment: int, offset: int) -> dict[str, Any]:
+    def _build_part(self, segment: int, offset: int) -> dict[str, Any]:
         start = offset if segment == self._number else 0
         text = self._text
-        spoken = self._spoken
+        spoken = self._growing
         return {
             "segment": self._number,
             "offset": start,
@@ -85,16 +87,16 @@ class Live:
             "subagent": spoken.subagent if spoken is not None else "",
             "became": {
                 str(number): envelope
-                for number, envelope in self._became.items()
+                for number, envelope in self._finished.items()
                 if number >= segment > 0
             },
         }
 
 
-def is_piece(envelope: Envelope, spoken: Spoken) -> bool:
-    is_text = isinstance(envelope.ev, Text) and envelope.role == "agent"
+def is_envelope_of(envelope: Envelope, spoken: GrowingText) -> bool:
+    is_text = isinstance(envelope.ev, TextEvent) and envelope.role == "agent"
     return is_text and (envelope.turn, envelope.subagent) == (spoken.turn, spoken.subagent)
 
 
-def is_same(one: Spoken, other: Spoken | None) -> bool:
+def is_same_segment(one: GrowingText, other: GrowingText | None) -> bool:
     return other is not None and one.segment is other.segment

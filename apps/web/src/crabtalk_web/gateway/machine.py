@@ -12,35 +12,35 @@ from typing import Any
 
 from crabtalk_web.sealing import DataSealer, to_base64, wrap_key
 
-from .backoff import Backoff
-from .conversation import Conversation
-from .credentials import Credentials
-from .errors import GatewayError, RelayAwayError, RelayRefusedError
-from .metadata import machine_metadata, machine_state
-from .receipts import Receipts
+from .backoff import RetryBackoff
+from .conversation import WebConversation
+from .credentials import RelayCredentials
+from .errors import RelayRefusedError, RelayUnavailableError, WebGatewayError
+from .metadata import build_machine_metadata, build_machine_state
+from .receipts import CallReceipts
 from .relay_http import RelayHttp
 from .relay_socket import RelaySocket
-from .store import Store
+from .store import WebFolder
 from .teller import now_ms
 
 # Seconds: between heartbeats of those that work, of the others, of the machine; for goodbyes.
-BUSY_BEAT, BEAT, MACHINE_BEAT = 2.0, 15.0, 20.0
-FAREWELL = 2.0
-SPAWN = "spawn-happy-session"
+BUSY_BEAT, IDLE_BEAT, MACHINE_BEAT = 2.0, 15.0, 20.0
+CLOSE_TIMEOUT = 2.0
+SPAWN_METHOD = "spawn-happy-session"
 
 log = logging.getLogger(__name__)
 
-Conversations = Callable[[], Iterable[Conversation]]
+ListConversations = Callable[[], Iterable[WebConversation]]
 
 
-class Machine:
+class RelayConnection:
     def __init__(
         self,
-        credentials: Credentials,
+        credentials: RelayCredentials,
         relay: RelayHttp,
-        store: Store,
-        receipts: Receipts,
-        conversations: Conversations,
+        store: WebFolder,
+        receipts: CallReceipts,
+        conversations: ListConversations,
     ) -> None:
         self._credentials = credentials
         self._relay = relay
@@ -53,16 +53,16 @@ class Machine:
 
     async def stay_connected(self) -> None:
         """Until cancelled, which devices see at once."""
-        backoff = Backoff()
+        backoff = RetryBackoff()
         credentials = self._credentials
         while True:
             try:
-                await self._register()
+                await self._register_machine()
                 async with RelaySocket(
-                    credentials.relay, credentials.token, self._hear, self._serve
+                    credentials.relay, credentials.token, self._handle_event, self._handle_call
                 ) as socket:
-                    await self._stay(socket, backoff)
-            except RelayAwayError as error:
+                    await self._hold_socket(socket, backoff)
+            except RelayUnavailableError as error:
                 log.info("%s", error)
             except RelayRefusedError as error:
                 sentence = "%s; if this machine was removed, run `crabtalk-web pair`"
@@ -71,80 +71,82 @@ class Machine:
                 self.is_connected.clear()
                 self.socket = None
             for each in list(self._conversations()):
-                await each.connected(None)
+                await each.set_socket(None)
             await backoff.wait()
 
-    async def _stay(self, socket: RelaySocket, backoff: Backoff) -> None:
+    async def _hold_socket(self, socket: RelaySocket, backoff: RetryBackoff) -> None:
         self.socket = socket
         listening = asyncio.ensure_future(socket.listen())
         try:
-            await self._introduce_all(socket)
+            await self._announce_all(socket)
             backoff.reset()
             self.is_connected.set()
             await listening
         except asyncio.CancelledError:
-            await self._say_goodbye(socket)
+            await self._send_session_ends(socket)
             raise
         finally:
             listening.cancel()
             await asyncio.wait([listening])
 
-    async def _register(self) -> None:
+    async def _register_machine(self) -> None:
         credentials = self._credentials
         wrapped = to_base64(wrap_key(credentials.content_key, credentials.machine_key))
-        await self._relay.machine(
+        await self._relay.register_machine(
             credentials.machine_id,
-            self._sealer.seal(machine_metadata(self._store.directory)),
-            self._sealer.seal(machine_state(now_ms())),
+            self._sealer.seal(build_machine_metadata(self._store.directory)),
+            self._sealer.seal(build_machine_state(now_ms())),
             wrapped,
         )
 
-    async def _introduce_all(self, socket: RelaySocket) -> None:
-        await socket.tell("rpc-register", {"method": f"{self._credentials.machine_id}:{SPAWN}"})
-        await self._alive(socket)
+    async def _announce_all(self, socket: RelaySocket) -> None:
+        await socket.emit(
+            "rpc-register", {"method": f"{self._credentials.machine_id}:{SPAWN_METHOD}"}
+        )
+        await self._send_machine_heartbeat(socket)
         for each in list(self._conversations()):
-            await each.connected(socket)
+            await each.set_socket(socket)
 
-    async def introduce(self, conversation: Conversation) -> None:
+    async def announce_conversation(self, conversation: WebConversation) -> None:
         """One that came while there was a socket."""
         if self.socket is not None:
-            with suppress(RelayAwayError):  # the next socket is introduced to all
-                await conversation.connected(self.socket)
+            with suppress(RelayUnavailableError):  # the next socket is introduced to all
+                await conversation.set_socket(self.socket)
 
-    def _of_session(self, session: Any) -> Conversation | None:
+    def _find_conversation(self, session: Any) -> WebConversation | None:
         for each in self._conversations():
             if each.session == session and session:
                 return each
         return None
 
-    def _hear(self, name: str, payload: Any) -> None:
+    def _handle_event(self, name: str, payload: Any) -> None:
         body = payload.get("body") if name == "update" and isinstance(payload, dict) else None
         if isinstance(body, dict):
-            conversation = self._of_session(body.get("sid") or body.get("id"))
+            conversation = self._find_conversation(body.get("sid") or body.get("id"))
             if conversation is not None:
-                conversation.hear_update(body)
+                conversation.handle_update(body)
         elif name == "rpc-error":
             log.error("the relay does not pass on calls: %s", payload)
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
-    async def _serve(self, method: str, params: str) -> str | None:
+    async def _handle_call(self, method: str, params: str) -> str | None:
         record, _, name = method.rpartition(":")
         if record == self._credentials.machine_id:
-            return await self._spawn(params)
-        conversation = self._of_session(record)
-        return None if conversation is None else await conversation.calls.serve(name, params)
+            return await self._open_requested_session(params)
+        conversation = self._find_conversation(record)
+        return None if conversation is None else await conversation.rpc.handle_call(name, params)
 
-    async def _spawn(self, params: str) -> str:
+    async def _open_requested_session(self, params: str) -> str:
         """There is one conversation with each agent: a device that wants one is shown its session,
         or with `fresh` another that begins empty."""
         given = self._sealer.open(params)
         try:
-            if not isinstance(given, dict) or not await self._receipts.is_new(params):
-                return self._refusal("this call was made before, or cannot be opened")
+            if not isinstance(given, dict) or not await self._receipts.add_if_new(params):
+                return self._seal_error("this call was made before, or cannot be opened")
             session = await self._session_for(given)
-        except (GatewayError, RelayAwayError, RelayRefusedError, OSError) as error:
-            return self._refusal(str(error))
+        except (WebGatewayError, RelayUnavailableError, RelayRefusedError, OSError) as error:
+            return self._seal_error(str(error))
         return self._sealer.seal({"type": "success", "sessionId": session})
 
     async def _session_for(self, given: dict[str, Any]) -> str:
@@ -153,18 +155,18 @@ class Machine:
         directory = PurePath(str(given.get("directory") or "")).name
         found = known.get(str(given.get("agent"))) or known.get(directory)
         if found is None:
-            raise GatewayError(f"there is no such agent; there are {', '.join(sorted(known))}")
+            raise WebGatewayError(f"there is no such agent; there are {', '.join(sorted(known))}")
         if given.get("fresh") is True:
-            return await found.renewal.carry_out()
-        found.reopen()
+            return await found.renewal.renew()
+        found.unarchive_session()
         return found.session
 
-    def _refusal(self, sentence: str) -> str:
+    def _seal_error(self, sentence: str) -> str:
         return self._sealer.seal({"type": "error", "errorMessage": sentence})
 
     # ── Presence ────────────────────────────────────────────────────────────────────────────
 
-    async def beat(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Until cancelled."""
         ticks = 0
         while True:
@@ -173,22 +175,22 @@ class Machine:
             socket = self.socket
             if socket is None:
                 continue
-            is_beat = ticks % round(BEAT / BUSY_BEAT) == 0
-            with suppress(RelayAwayError):
+            is_beat = ticks % round(IDLE_BEAT / BUSY_BEAT) == 0
+            with suppress(RelayUnavailableError):
                 for each in list(self._conversations()):
-                    if is_beat or each.mirror.is_thinking:
-                        await each.upkeep.alive(socket)
+                    if is_beat or each.follower.is_turn_open:
+                        await each.publisher.send_heartbeat(socket)
                 if ticks % round(MACHINE_BEAT / BUSY_BEAT) == 0:
-                    await self._alive(socket)
+                    await self._send_machine_heartbeat(socket)
 
-    async def _alive(self, socket: RelaySocket) -> None:
+    async def _send_machine_heartbeat(self, socket: RelaySocket) -> None:
         machine = self._credentials.machine_id
-        await socket.tell("machine-alive", {"machineId": machine, "time": now_ms()})
+        await socket.emit("machine-alive", {"machineId": machine, "time": now_ms()})
 
-    async def _say_goodbye(self, socket: RelaySocket) -> None:
+    async def _send_session_ends(self, socket: RelaySocket) -> None:
         """Devices see at once that nobody is there."""
-        with suppress(RelayAwayError, TimeoutError):
-            async with asyncio.timeout(FAREWELL):
+        with suppress(RelayUnavailableError, TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 for each in list(self._conversations()):
                     if each.session:
-                        await each.bye(socket)
+                        await each.send_session_end(socket)

@@ -10,12 +10,12 @@ from typing import Any
 
 from crabtalk_web import __version__
 
-from .credentials import Credentials
-from .errors import GatewayError
-from .relay_http import MOST_BYTES
+from .credentials import RelayCredentials
+from .errors import WebGatewayError
+from .relay_http import MAX_FILE_BYTES
 
 # Models, and skills, that are told of.
-MOST = 200
+MAX_LISTED = 200
 
 # What devices are told of each mode.
 MODES = {
@@ -27,7 +27,7 @@ MODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DaemonInfo:
     """What the daemon offers, as far as devices care."""
 
     models: tuple[str, ...] = ()
@@ -35,12 +35,12 @@ class Surroundings:
     skills: tuple[str, ...] = ()
 
 
-def session_metadata(
+def build_session_metadata(
     agent: str,
     title: str,
-    credentials: Credentials,
+    credentials: RelayCredentials,
     directory: Path,
-    surroundings: Surroundings,
+    surroundings: DaemonInfo,
     methods: Sequence[str],
 ) -> dict[str, Any]:
     """`flavor` is left out on purpose: apps then let people attach files."""
@@ -55,17 +55,17 @@ def session_metadata(
         "startedBy": "daemon",
         "startedFromDaemon": True,
         "hostPid": os.getpid(),
-        "slashCommands": list(surroundings.skills[:MOST]),
-        "models": [{"code": name, "value": name} for name in surroundings.models[:MOST]],
+        "slashCommands": list(surroundings.skills[:MAX_LISTED]),
+        "models": [{"code": name, "value": name} for name in surroundings.models[:MAX_LISTED]],
         "currentModelCode": surroundings.active_model,
-        **capabilities(methods),
+        **build_capabilities(methods),
     }
     if title:
         told["summary"] = {"text": title, "updatedAt": 0}
     return told
 
 
-def capabilities(methods: Sequence[str]) -> dict[str, Any]:
+def build_capabilities(methods: Sequence[str]) -> dict[str, Any]:
     """Apps that read this show what there is, and hide shells and folders, which there are not."""
     return {
         "client": {"id": "rig", "name": "crabtalk", "version": __version__},
@@ -76,13 +76,17 @@ def capabilities(methods: Sequence[str]) -> dict[str, Any]:
             "shell": False,
             "modelSelection": False,
             "files": {"read": False, "write": False, "list": False},
-            "attachments": {"enabled": True, "maxBytes": MOST_BYTES - 40, "mediaTypes": ["*/*"]},
+            "attachments": {
+                "enabled": True,
+                "maxBytes": MAX_FILE_BYTES - 40,
+                "mediaTypes": ["*/*"],
+            },
             "rpcMethods": list(methods),
         },
     }
 
 
-def merged(there: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def merge_metadata(there: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """What others put there stays; what is ours is as we say, and a title keeps its time."""
     told = {**there, **ours}
     old, new = there.get("summary"), ours.get("summary")
@@ -91,7 +95,7 @@ def merged(there: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def machine_metadata(directory: Path) -> dict[str, Any]:
+def build_machine_metadata(directory: Path) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "platform": platform.system().lower(),
@@ -103,11 +107,11 @@ def machine_metadata(directory: Path) -> dict[str, Any]:
     }
 
 
-def machine_state(started_at: int) -> dict[str, Any]:
+def build_machine_state(started_at: int) -> dict[str, Any]:
     return {"status": "running", "pid": os.getpid(), "startedAt": started_at}
 
 
-def mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
+def build_mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
     """Nothing where the mode is not known, so that devices offer no choice they cannot make."""
     if not mode:
         return {}
@@ -124,5 +128,5 @@ def mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
 def check_mode(mode: object) -> str:
     """Raises GatewayError for what is no mode. Empty is one: back to the agent's own."""
     if not isinstance(mode, str) or (mode and mode not in MODES):
-        raise GatewayError(f"there is no such mode; there are {', '.join(MODES)}")
+        raise WebGatewayError(f"there is no such mode; there are {', '.join(MODES)}")
     return mode

@@ -14,309 +14,322 @@ from contextlib import aclosing
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from crabtalk_web.adapter import Ask, Heard, StreamReader
-from crabtalk_web.adapter.happenings import AnyHappening, Began, Ended, Reason
-from crabtalk_web.adapter.sources import milliseconds
+from crabtalk_web.adapter import OpenAsk, ReceivedEvent, TurnStreamReader
+from crabtalk_web.adapter.happenings import AnyRunEvent, EndReason, RunBegan, RunEnded
+from crabtalk_web.adapter.sources import parse_timestamp
 
-from .book import Book
-from .errors import AWAY
-from .identity import Identity
+from .book import ConversationState
+from .errors import DAEMON_AWAY_ERRORS
+from .identity import SessionIdentity
 from .live_run import LiveRun
-from .record_log import NOT_FOUND, RecordLog, ToldRecords, read_open_turn
-from .run_teller import RunTeller
-from .teller import UNSEEN, Teller, now_ms
+from .record_log import NOT_FOUND, RecordLog, WrittenRecords, measure_open_turn
+from .run_teller import RunMerger
+from .teller import END_UNSEEN_TEXT, EnvelopeWriter, now_ms
 
 # Events that may wait to be told. The log has what matters of those that do not fit.
-MOST_WAITING = 16_384
+MAX_WAITING = 16_384
 # Seconds: what a feed may have on its way when the log has it already; between two looks at the log
 # while a turn goes on; without a word until what was said so far is shown.
-ON_ITS_WAY = 0.3
-STALLED = 1.5
-SILENCE = 2.0
+FEED_DELAY = 0.3
+STALLED_AFTER = 1.5
+IDLE_AFTER = 2.0
 
 log = logging.getLogger(__name__)
 
 
-class Mirror:
+class LogFollower:
     def __init__(
         self,
-        identity: Identity,
-        teller: Teller,
+        identity: SessionIdentity,
+        teller: EnvelopeWriter,
         *,
         backfill: int = 1000,
         most_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.identity = identity
-        self.teller = teller
+        self.writer = teller
         self._backfill = backfill
         self._most_bytes = most_bytes
-        self._heard: deque[Heard | None] = deque()  # None: some are missing here
+        self._events: deque[ReceivedEvent | None] = deque()  # None: some are missing here
         self._drained = asyncio.Event()  # no event waits
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._client: Client | None = None
         self._epoch = 0  # another one with each connection, and with each session
         self._log = RecordLog(identity)
-        self._runs = RunTeller(identity, teller, self._log, lambda: not self._is_full)
+        self._merger = RunMerger(identity, teller, self._log, lambda: not self._is_full)
         self._blocked_at = 0.0  # since when the log is ahead of the feed, and nothing was heard
         self._attached: asyncio.Task[None] | None = None
         self._attached_run = ""
         self._group: asyncio.TaskGroup | None = None
         self.is_behind = True
-        self.cleared: Callable[[], None] = self.wake  # the conversation is another now
+        self.on_cleared: Callable[[], None] = self.wake  # the conversation is another now
 
     @property
-    def book(self) -> Book:
-        return self.teller.book
+    def state(self) -> ConversationState:
+        return self.writer.state
 
     @property
     def is_busy(self) -> bool:
         """Whether a turn is open, or may be."""
-        return self.teller.is_busy or self.is_behind
+        return self.writer.is_busy or self.is_behind
 
     @property
-    def is_thinking(self) -> bool:
-        return self.teller.is_busy
+    def is_turn_open(self) -> bool:
+        return self.writer.is_busy
 
-    def on_rename(self, renamed: Callable[[str], None]) -> None:
+    def set_title_listener(self, renamed: Callable[[str], None]) -> None:
         """Has `renamed` called with the conversation's title, whenever the log has one."""
-        self._runs.renamed = renamed
+        self._merger.on_title_changed = renamed
 
     @property
-    def asks(self) -> tuple[Ask, ...]:
-        return self.teller.asks
+    def pending_asks(self) -> tuple[OpenAsk, ...]:
+        return self.writer.pending_asks
 
     # ── From outside ────────────────────────────────────────────────────────────────────────
 
-    def follow(self, client: Client) -> None:
+    def on_daemon_connected(self, client: Client) -> None:
         """A feed begins."""
-        self._start_over(client)
+        self._restart(client)
 
-    def leave(self) -> None:
+    def on_daemon_disconnected(self) -> None:
         """The daemon is away."""
-        self._start_over(None)
+        self._restart(None)
 
-    def hear(self, heard: Heard) -> None:
-        if len(self._heard) >= MOST_WAITING:
-            self._heard.clear()
-            self._heard.append(None)
-        self._heard.append(heard)
+    def queue_event(self, heard: ReceivedEvent) -> None:
+        if len(self._events) >= MAX_WAITING:
+            self._events.clear()
+            self._events.append(None)
+        self._events.append(heard)
         self._blocked_at = 0.0
         self._drained.clear()
-        self._news.set()
+        self._wakeup.set()
 
-    def miss(self) -> None:
+    def mark_missed_events(self) -> None:
         """The feed left something out, of this conversation or of another."""
-        self._heard.append(None)
-        self._news.set()
+        self._events.append(None)
+        self._wakeup.set()
 
     def wake(self) -> None:
         """There may be room again."""
-        self._news.set()
+        self._wakeup.set()
 
-    def read_again(self) -> None:
+    def request_read(self) -> None:
         """The log may have more than was heard of."""
-        self._runs.must_read = True
-        self._news.set()
+        self._merger.must_read = True
+        self._wakeup.set()
 
-    def begin(self, *, anew: bool) -> None:
+    def on_session_begun(self, *, anew: bool) -> None:
         """There is a session now; anew, it is another, and its book is empty."""
         if anew:
-            self.teller.begin_again()
-            self._start_over(self._client)
-        self._news.set()
+            self.writer.reload()
+            self._restart(self._client)
+        self._wakeup.set()
 
-    def _start_over(self, client: Client | None) -> None:
+    def _restart(self, client: Client | None) -> None:
         self._client = client
         self._epoch += 1
-        self._heard.clear()
-        self._log.start(self.book.record, self.book.log_id)
-        self._runs.start_over()
-        self._detach()
+        self._events.clear()
+        self._log.start_at(self.state.log_position, self.state.log_id)
+        self._merger.reset()
+        self._detach_from_run()
         self.is_behind = True
-        self._news.set()
+        self._wakeup.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Until cancelled. All that was noted stays noted then."""
         async with asyncio.TaskGroup() as self._group:
             while True:
-                self._news.clear()
+                self._wakeup.clear()
                 client = self._client
-                if client is None or not self.book.session or self._is_full:
-                    await self._pause(SILENCE)
+                if client is None or not self.state.session or self._is_full:
+                    await self._pause(IDLE_AFTER)
                     continue
                 try:
-                    await self._go_on(client)
-                except AWAY as error:
+                    await self._advance(client)
+                except DAEMON_AWAY_ERRORS as error:
                     log.info("cannot read the log of %s: %s", self.identity.agent, error)
-                    self._runs.must_read = True
-                    await self._pause(SILENCE)
+                    self._merger.must_read = True
+                    await self._pause(IDLE_AFTER)
 
     @property
     def _is_full(self) -> bool:
         """Whether enough waits for the relay. The rest waits in the conversation's log."""
-        return self.book.unsent_bytes > self._most_bytes
+        return self.state.unsent_bytes > self._most_bytes
 
     async def _pause(self, seconds: float) -> bool:
         """False when nothing has come until then."""
         try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             return False
         return True
 
     # ── Steps ───────────────────────────────────────────────────────────────────────────────
 
-    async def _go_on(self, client: Client) -> None:
+    async def _advance(self, client: Client) -> None:
         """Reads what there is to read, tells what can be told, and waits for more. Raises what the
         client raises."""
-        if self._runs.must_read and self._log.has_room:
-            await self._read(client)
-        if self._runs.live is not None and self._runs.live.is_paced:
-            self._detach()
-        self._runs.tell_entries()
-        while self._heard and not self._runs.must_read and not self._is_full:
-            heard = self._heard.popleft()
-            if heard is not None and isinstance(heard.what, Began) and not heard.is_streamed:
+        if self._merger.must_read and self._log.has_room:
+            await self._read_page(client)
+        if self._merger.live_run is not None and self._merger.live_run.is_paced:
+            self._detach_from_run()
+        self._merger.write_entries()
+        while self._events and not self._merger.must_read and not self._is_full:
+            heard = self._events.popleft()
+            if heard is not None and isinstance(heard.event, RunBegan) and not heard.is_streamed:
                 self.is_behind = False  # from here on all is heard as it happens
-            self._runs.take(heard)
-            self._runs.tell_entries()
-        if not self._heard:
+            self._merger.handle_event(heard)
+            self._merger.write_entries()
+        if not self._events:
             self._drained.set()
-        if (self._runs.must_read and self._log.has_room) or self._is_full:
+        if (self._merger.must_read and self._log.has_room) or self._is_full:
             return
         if self._log.entries:
             await self._wait_for_feed(client)
             return
         self._blocked_at = 0.0
-        self._catch_up()
-        if self.book.run and not self._is_live(self.book.run):
-            if not await self._pause(ON_ITS_WAY):
-                self._attach(client, self.book.run)
-        elif not self.teller.is_busy and not self.book.pending:
-            await self._news.wait()
-        elif not await self._pause(SILENCE):
-            self.teller.idle(now_ms())
-            self._runs.must_read = True
+        self._finish_catching_up()
+        if self.state.open_run and not self._is_run_followed(self.state.open_run):
+            if not await self._pause(FEED_DELAY):
+                self._attach_to_run(client, self.state.open_run)
+        elif not self.writer.is_busy and not self.state.pending_keys:
+            await self._wakeup.wait()
+        elif not await self._pause(IDLE_AFTER):
+            self.writer.flush_idle_text(now_ms())
+            self._merger.must_read = True
 
     async def _wait_for_feed(self, client: Client) -> None:
         """The log is ahead of the feed; for a feed that lost something, it always is."""
-        if run := self._runs.unknown_run:
-            if not await self._pause(ON_ITS_WAY):
-                self._attach(client, run)
+        if run := self._merger.unresolved_run:
+            if not await self._pause(FEED_DELAY):
+                self._attach_to_run(client, run)
             return
         now = asyncio.get_running_loop().time()
         self._blocked_at = self._blocked_at or now
-        if now - self._blocked_at > STALLED:
-            self._runs.live, self._blocked_at = None, 0.0
+        if now - self._blocked_at > STALLED_AFTER:
+            self._merger.live_run, self._blocked_at = None, 0.0
         else:
-            await self._pause(STALLED)
+            await self._pause(STALLED_AFTER)
 
-    def _is_live(self, run: str) -> bool:
+    def _is_run_followed(self, run: str) -> bool:
         """Whether the end of a run will be heard."""
-        is_live = self._runs.live is not None and self._runs.live.run == run
+        is_live = self._merger.live_run is not None and self._merger.live_run.run == run
         is_attached = self._attached is not None and not self._attached.done()
         return is_live or (is_attached and self._attached_run == run)
 
-    def _catch_up(self) -> None:
+    def _finish_catching_up(self) -> None:
         """All that the log has is told."""
-        if self.book.record != self._log.position and self._log.position:
-            self.teller.note(
-                (), run=self.book.run, record=self._log.position, position=self._runs.read_messages
+        if self.state.log_position != self._log.position and self._log.position:
+            self.writer.append_entry(
+                (),
+                run=self.state.open_run,
+                record=self._log.position,
+                position=self._merger.next_message,
             )
-        self._runs.end_unrecorded()
+        self._merger.end_unrecorded_run()
         if self.is_behind:
             self.is_behind = False
-            self.teller.changed()
+            self.writer.notify_changed()
 
     # ── The log ─────────────────────────────────────────────────────────────────────────────
 
-    async def _read(self, client: Client) -> None:
+    async def _read_page(self, client: Client) -> None:
         epoch = self._epoch
-        self._runs.must_read = False
-        if not self._log.position and self._runs.told is None:
-            told = await self._find_told(client)
+        self._merger.must_read = False
+        if not self._log.position and self._merger.written_records is None:
+            told = await self._find_written_records(client)
             if epoch != self._epoch:
                 return
-            self._runs.told = told
-        page = await self._log.fetch(client)
+            self._merger.written_records = told
+        page = await self._log.fetch_page(client)
         if epoch != self._epoch:
             return
         if self._is_other_log(page):
-            if self.teller.is_busy:
-                self.teller.lose()
-            self.cleared()  # what is said from now on belongs to another session
-            self._runs.must_read = True
-            await self._pause(SILENCE)
+            if self.writer.is_busy:
+                self.writer.close_lost_turn()
+            self.on_cleared()  # what is said from now on belongs to another session
+            self._merger.must_read = True
+            await self._pause(IDLE_AFTER)
             return
         if page is None:
             return
         if page.restarted:
-            self._log.start(0, "")
-            self._runs.told = ToldRecords(self.book.position, self.book.through, self.book.run)
-        if page.log_id != self.book.log_id:
-            await self.teller.keep_log_id(page.log_id)
-        self._log.add(page)
-        self._runs.must_read = self._runs.must_read or page.has_more
+            self._log.start_at(0, "")
+            self._merger.written_records = WrittenRecords(
+                self.state.message_position, self.state.written_until, self.state.open_run
+            )
+        if page.log_id != self.state.log_id:
+            await self.writer.save_log_id(page.log_id)
+        self._log.add_page(page)
+        self._merger.must_read = self._merger.must_read or page.has_more
 
-    async def _find_told(self, client: Client) -> ToldRecords:
+    async def _find_written_records(self, client: Client) -> WrittenRecords:
         """What is told already, for a book that has no position in the log."""
-        book = self.book
-        opened = read_open_turn(book.recent) if book.run else None
+        book = self.state
+        opened = measure_open_turn(book.recent_envelopes) if book.open_run else None
         if opened is not None:
-            return ToldRecords(book.position, max(book.through, opened.time), book.run)
-        if not book.position and not book.through:
+            return WrittenRecords(
+                book.message_position, max(book.written_until, opened.time), book.open_run
+            )
+        if not book.message_position and not book.written_until:
             position = await self._log.count_messages(client) - self._backfill
-            return ToldRecords(max(0, position), 0)
-        return ToldRecords(book.position, book.through, book.run)
+            return WrittenRecords(max(0, position), 0)
+        return WrittenRecords(book.message_position, book.written_until, book.open_run)
 
     def _is_other_log(self, page: wire.RecordPage | None) -> bool:
         """Whether the conversation that was told of is gone; there may be another in its place."""
-        book = self.book
+        book = self.state
         if page is None:
-            return bool(book.log_id or book.born)
+            return bool(book.log_id or book.first_message_at)
         if book.log_id:
             return page.log_id != book.log_id
         messages = [r.message for r in page.records if r.WhichOneof("record") == "message"]
         has_first = bool(messages) and messages[0].id == 0
-        return bool(book.born) and has_first and milliseconds(messages[0].timestamp) != book.born
+        return (
+            bool(book.first_message_at)
+            and has_first
+            and parse_timestamp(messages[0].timestamp) != book.first_message_at
+        )
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
-    def _attach(self, client: Client, run: str) -> None:
+    def _attach_to_run(self, client: Client, run: str) -> None:
         """Follows a run of which the feed did not bring the beginning."""
-        if self._group is not None and not self._is_live(run):
-            self._detach()
+        if self._group is not None and not self._is_run_followed(run):
+            self._detach_from_run()
             self._attached_run = run
             self._attached = self._group.create_task(self._follow_run(client, run, self._epoch))
 
-    def _detach(self) -> None:
+    def _detach_from_run(self) -> None:
         if self._attached is not None:
             self._attached.cancel()
         self._attached, self._attached_run = None, ""
 
     async def _follow_run(self, client: Client, run: str, epoch: int) -> None:
         agent, sender = self.identity.agent, self.identity.sender
-        reader = StreamReader(agent, sender, run=run)
+        reader = TurnStreamReader(agent, sender, run=run)
         try:
             async with aclosing(client.attach(agent, sender=sender, run_id=run)) as events:
                 async for _, event in events:
-                    heard = reader.read(event, now_ms())
-                    if len(self._heard) >= MOST_WAITING // 2:
+                    heard = reader.parse_event(event, now_ms())
+                    if len(self._events) >= MAX_WAITING // 2:
                         await self._drained.wait()
                     if epoch != self._epoch:
                         return
                     if heard is not None:
-                        self.hear(heard)
+                        self.queue_event(heard)
         except ServerError as error:
             if error.code != NOT_FOUND:
                 log.info("cannot follow a run of %s: %s", agent, error)
             elif epoch == self._epoch:
-                self._runs.live = LiveRun(run, "", is_paced=False)
-                self.hear(as_streamed(run, Ended(Reason.ERROR, UNSEEN)))
-        except AWAY as error:
+                self._merger.live_run = LiveRun(run, "", is_paced=False)
+                self.queue_event(
+                    build_streamed_event(run, RunEnded(EndReason.ERROR, END_UNSEEN_TEXT))
+                )
+        except DAEMON_AWAY_ERRORS as error:
             log.info("cannot follow a run of %s: %s", agent, error)
 
 
-def as_streamed(run: str, what: AnyHappening) -> Heard:
-    return Heard(run=run, what=what, at=now_ms(), is_streamed=True)
+def build_streamed_event(run: str, what: AnyRunEvent) -> ReceivedEvent:
+    return ReceivedEvent(run=run, event=what, at=now_ms(), is_streamed=True)

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 
 from crabtalk_web.stream import Envelope, encode_body
 
-from .backoff import Backoff
-from .book import weight
-from .entries import Sent
-from .errors import RelayAwayError, RelayRefusedError
-from .identity import Identity
-from .journal import Journal
-from .relay_http import AT_ONCE, RelayHttp
+from .backoff import RetryBackoff
+from .book import envelope_size
+from .entries import EnvelopesSent
+from .errors import RelayRefusedError, RelayUnavailableError
+from .identity import SessionIdentity
+from .journal import ConversationJournal
+from .relay_http import MAX_MESSAGES, RelayHttp
 
 # What one request carries at most, before it is sealed; one envelope may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
 # By this a gateway knows what came from a gateway.
-FROM = b',"meta":{"sentFrom":"crabtalk"}}'
+META_SUFFIX = b',"meta":{"sentFrom":"crabtalk"}}'
 SENT_FROM = "crabtalk"
 
 log = logging.getLogger(__name__)
@@ -28,90 +28,97 @@ log = logging.getLogger(__name__)
 
 class Outbox:
     def __init__(
-        self, identity: Identity, journal: Journal, relay: RelayHttp, *, is_compat: bool = False
+        self,
+        identity: SessionIdentity,
+        journal: ConversationJournal,
+        relay: RelayHttp,
+        *,
+        is_compat: bool = False,
     ) -> None:
         self._identity = identity
         self._journal = journal
         self._relay = relay
         self._is_compat = is_compat
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self.is_open = asyncio.Event()  # the session exists at the relay
         self.problem = ""
-        self._at_once = AT_ONCE
-        self.sent: Callable[[], None] = self.wake
-        self.lost: Callable[[], None] = self.is_open.clear  # the relay does not know the session
+        self._batch_size = MAX_MESSAGES
+        self.on_sent: Callable[[], None] = self.wake
+        self.on_session_lost: Callable[[], None] = (
+            self.is_open.clear
+        )  # the relay does not know the session
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Until cancelled. What the relay has by then and we do not know of is sent again."""
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             await self.is_open.wait()
-            self._news.clear()
-            if not self._journal.book.unsent:
-                await self._news.wait()
+            self._wakeup.clear()
+            if not self._journal.state.unsent_envelopes:
+                await self._wakeup.wait()
                 continue
             try:
-                await self._send()
+                await self._send_batch()
                 backoff.reset()
-            except RelayAwayError as error:
-                self._say(str(error))
+            except RelayUnavailableError as error:
+                self._set_problem(str(error))
                 await backoff.wait()
             except RelayRefusedError as error:
-                self._say(str(error))
+                self._set_problem(str(error))
                 if error.status == 404:
-                    self.lost()
+                    self.on_session_lost()
                 if error.status in (400, 413):
-                    self._put_aside()
+                    self._skip_refused()
                 else:
                     await backoff.wait()
             except OSError as error:
-                self._say(f"the journal cannot be written: {error.strerror}; make room")
+                self._set_problem(f"the journal cannot be written: {error.strerror}; make room")
                 await backoff.wait()
 
-    def _put_aside(self) -> None:
+    def _skip_refused(self) -> None:
         """An envelope that the relay will never take must not keep back the others."""
-        if self._at_once > 1:
-            self._at_once = 1  # to find out which
+        if self._batch_size > 1:
+            self._batch_size = 1  # to find out which
         else:
             log.error("the relay does not take an envelope, which is left out")
-            self._journal.note(Sent(1))
+            self._journal.append(EnvelopesSent(1))
 
-    def _say(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
             log.warning("%s; envelopes wait in the journal", problem)
         self.problem = problem
 
-    async def _send(self) -> None:
-        book = self._journal.book
-        session, batch = book.session, first_of(book.unsent, self._at_once)
+    async def _send_batch(self) -> None:
+        book = self._journal.state
+        session, batch = book.session, take_batch(book.unsent_envelopes, self._batch_size)
         await self._journal.flush()
-        messages = await asyncio.to_thread(self._sealed, batch)
-        await self._relay.append(session, messages)
-        if self._journal.book.session == session:
-            self._journal.note(Sent(len(batch)))
-            self.sent()
+        messages = await asyncio.to_thread(self._seal_batch, batch)
+        await self._relay.append_messages(session, messages)
+        if self._journal.state.session == session:
+            self._journal.append(EnvelopesSent(len(batch)))
+            self.on_sent()
         self.problem = ""
-        self._at_once = min(2 * self._at_once, AT_ONCE)
+        self._batch_size = min(2 * self._batch_size, MAX_MESSAGES)
 
-    def _sealed(self, batch: Sequence[Envelope]) -> list[dict[str, str]]:
+    def _seal_batch(self, batch: Sequence[Envelope]) -> list[dict[str, str]]:
         seal = self._identity.sealer.seal_bytes
         return [
             {
-                "content": seal(encode_body(each, is_compat=self._is_compat)[:-1] + FROM),
+                "content": seal(encode_body(each, is_compat=self._is_compat)[:-1] + META_SUFFIX),
                 "localId": each.id,
             }
             for each in batch
         ]
 
 
-def first_of(unsent: Sequence[Envelope], most: int) -> list[Envelope]:
+def take_batch(unsent: Sequence[Envelope], most: int) -> list[Envelope]:
     batch: list[Envelope] = []
     room = BATCH_BYTES
     for envelope in unsent:
-        room -= weight(envelope)
+        room -= envelope_size(envelope)
         if batch and (room < 0 or len(batch) == most):
             break
         batch.append(envelope)

@@ -5,16 +5,16 @@ from typing import Any
 
 from crabtalk_web.sealing import PairingSecret, to_base64
 
-from .credentials import Credentials
-from .errors import GatewayError, RelayAwayError
+from .credentials import RelayCredentials
+from .errors import RelayUnavailableError, WebGatewayError
 from .relay_http import RelayHttp
 
-LOOK_EVERY = 1.0
+POLL_EVERY = 1.0
 # A relay forgets a request after five minutes.
-LONGEST = 300.0
+PAIRING_TIMEOUT = 300.0
 
 
-class Pairing:
+class MachinePairing:
     """One request. `link` is for a browser, `app_link` for an app that scans it."""
 
     def __init__(self, relay: RelayHttp, page: str = "") -> None:
@@ -23,7 +23,7 @@ class Pairing:
         self.link = self._secret.page_link(page or relay.url)
         self.app_link = self._secret.terminal_link
 
-    async def ask(self) -> Credentials | None:
+    async def request_approval(self) -> RelayCredentials | None:
         """None while nobody has answered. Raises GatewayError, and what the relay raises."""
         told = await self._relay.post(
             "/v1/auth/request",
@@ -36,26 +36,26 @@ class Pairing:
         if not isinstance(told, dict) or told.get("state") != "authorized":
             return None
         approval = self._secret.open_approval(str(told.get("response", "")))
-        token = self._token(told)
+        token = self._read_token(told)
         if approval is None or not token:
-            raise GatewayError("the answer to this pairing cannot be opened; pair again")
-        return Credentials.approved(self._relay.url, token, approval)
+            raise WebGatewayError("the answer to this pairing cannot be opened; pair again")
+        return RelayCredentials.from_approval(self._relay.url, token, approval)
 
-    def _token(self, told: dict[str, Any]) -> str:
+    def _read_token(self, told: dict[str, Any]) -> str:
         if "sealedToken" in told:
             return self._secret.open_token(str(told["sealedToken"])) or ""
         return str(told.get("token", ""))
 
-    async def wait(self) -> Credentials:
+    async def wait_for_approval(self) -> RelayCredentials:
         """Until a device has answered. Raises GatewayError when none does in time."""
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(PAIRING_TIMEOUT):
                 while True:
                     try:
-                        if (found := await self.ask()) is not None:
+                        if (found := await self.request_approval()) is not None:
                             return found
-                    except RelayAwayError:
+                    except RelayUnavailableError:
                         pass  # it may be back the next time
-                    await asyncio.sleep(LOOK_EVERY)
+                    await asyncio.sleep(POLL_EVERY)
         except TimeoutError:
-            raise GatewayError("nobody answered within five minutes; pair again") from None
+            raise WebGatewayError("nobody answered within five minutes; pair again") from None

@@ -6,90 +6,90 @@ from typing import Any
 
 import msgspec
 
-from crabtalk_web.adapter import Ask, describe_question, is_whole, summarize_questions
+from crabtalk_web.adapter import OpenAsk, describe_question, is_whole, summarize_questions
 
 # Answered questions that are still shown.
-COMPLETED = 20
+MAX_COMPLETED = 20
 # Bytes that all questions together may take in the agent state, and those of one of them. Calls
 # that are larger, or come when there is no room, are cut until others are answered.
-MOST_BYTES, MOST_OF_ONE, LEAST_OF_ONE = 500_000, 262_144, 8192
+MAX_BYTES, MAX_ASK_BYTES, MIN_ASK_BYTES = 500_000, 262_144, 8192
 
 
-class Questions:
+class QuestionTracker:
     """Which questions wait, and who answered first. Gives what the agent state is to be."""
 
     def __init__(self, *, is_compat: bool = False) -> None:
         self._is_compat = is_compat
-        self._open: dict[str, Ask] = {}
-        self._taken: set[str] = set()  # somebody is answering, or has
-        self._cut: set[str] = set()  # asks that devices do not see all of
+        self._pending: dict[str, OpenAsk] = {}
+        self._claimed: set[str] = set()  # somebody is answering, or has
+        self._cut_asks: set[str] = set()  # asks that devices do not see all of
         self._outcomes: dict[str, dict[str, Any]] = {}
 
-    def see(self, asks: Sequence[Ask]) -> list[Ask]:
+    def update(self, asks: Sequence[OpenAsk]) -> list[OpenAsk]:
         """What waits now. Those that are new."""
         now = {ask.id: ask for ask in asks}
-        new = [ask for ask in asks if ask.id not in self._open]
-        for gone in self._open.keys() - now.keys():
-            self._taken.discard(gone)
-        self._open = now
+        new = [ask for ask in asks if ask.id not in self._pending]
+        for gone in self._pending.keys() - now.keys():
+            self._claimed.discard(gone)
+        self._pending = now
         return new
 
-    def find(self, key: str) -> Ask | None:
+    def find(self, key: str) -> OpenAsk | None:
         """By its own id, or by that of the call that asks."""
-        return self._open.get(key) or next(
-            (ask for ask in self._open.values() if ask.call == key), None
+        return self._pending.get(key) or next(
+            (ask for ask in self._pending.values() if ask.call == key), None
         )
 
-    def take(self, ask: Ask) -> bool:
+    def claim(self, ask: OpenAsk) -> bool:
         """False for all but the first."""
-        if ask.id in self._taken:
+        if ask.id in self._claimed:
             return False
-        self._taken.add(ask.id)
+        self._claimed.add(ask.id)
         return True
 
-    def give_back(self, ask: Ask) -> None:
+    def release(self, ask: OpenAsk) -> None:
         """It could not be answered after all."""
-        self._taken.discard(ask.id)
+        self._claimed.discard(ask.id)
 
-    def is_shown_whole(self, ask: Ask) -> bool:
+    def is_shown_in_full(self, ask: OpenAsk) -> bool:
         """Whether devices see all of the calls that it is about."""
-        return ask.id not in self._cut
+        return ask.id not in self._cut_asks
 
-    def settle(self, ask: Ask, outcome: dict[str, Any]) -> None:
+    def set_outcome(self, ask: OpenAsk, outcome: dict[str, Any]) -> None:
         self._outcomes[ask.call if self._is_compat else ask.id] = outcome
-        while len(self._outcomes) > COMPLETED:
+        while len(self._outcomes) > MAX_COMPLETED:
             del self._outcomes[next(iter(self._outcomes))]
 
-    def state(self, there: dict[str, Any]) -> dict[str, Any]:
+    def build_state(self, there: dict[str, Any]) -> dict[str, Any]:
         """The agent state as it should be, given what is there."""
-        open_key, done_key = KEYS[self._is_compat]
-        asked, done = table(there.get(open_key)), table(there.get(done_key))
-        waiting = self._entries()
+        open_key, done_key = STATE_KEYS[self._is_compat]
+        asked, done = copy_table(there.get(open_key)), copy_table(there.get(done_key))
+        waiting = self._build_entries()
         for key, entry in asked.items():
             if key not in waiting and isinstance(entry, dict):
                 outcome = self._outcomes.get(key) or CANCELLED[self._is_compat]
-                done[key] = {**shortened(entry), **outcome, "completedAt": now_ms()}
+                done[key] = {**drop_calls(entry), **outcome, "completedAt": now_ms()}
         for key in waiting:
             done.pop(key, None)
-        shown = dict(list(done.items())[-COMPLETED:])
+        shown = dict(list(done.items())[-MAX_COMPLETED:])
         return {**there, "controlledByUser": False, open_key: waiting, done_key: shown}
 
-    def _entries(self) -> dict[str, dict[str, Any]]:
+    def _build_entries(self) -> dict[str, dict[str, Any]]:
         """Those that wait, by the key that devices answer by; the oldest have the most room."""
-        room = MOST_BYTES
+        room = MAX_BYTES
         entries: dict[str, dict[str, Any]] = {}
-        self._cut.clear()
-        for ask in self._open.values():
-            most = max(LEAST_OF_ONE, min(MOST_OF_ONE, room)) // max(len(ask.questions), 1)
+        self._cut_asks.clear()
+        for ask in self._pending.values():
+            most = max(MIN_ASK_BYTES, min(MAX_ASK_BYTES, room)) // max(len(ask.questions), 1)
             questions = [describe_question(question, most) for question in ask.questions]
             if not all(map(is_whole, questions)):
-                self._cut.add(ask.id)
-            entry = self._entry(ask, questions)
+                self._cut_asks.add(ask.id)
+            entry = self._build_entry(ask, questions)
             entries[ask.call if self._is_compat else ask.id] = entry
             room -= len(msgspec.json.encode(entry))
         return entries
 
-    def _entry(self, ask: Ask, questions: list[dict[str, Any]]) -> dict[str, Any]:
+    def _build_entry(self, ask: OpenAsk, questions: list[dict[str, Any]]) -> dict[str, Any]:
         if self._is_compat:
             return {
                 "tool": "AskUserQuestion",
@@ -111,7 +111,7 @@ class Questions:
         }
 
 
-KEYS = {
+STATE_KEYS = {
     False: ("communications", "completedCommunications"),
     True: ("requests", "completedRequests"),
 }
@@ -121,7 +121,7 @@ CANCELLED: dict[bool, dict[str, Any]] = {
 }
 
 
-def shortened(entry: dict[str, Any]) -> dict[str, Any]:
+def drop_calls(entry: dict[str, Any]) -> dict[str, Any]:
     """Without the calls it was about, which the history has."""
     parts = ("form", "arguments")
     return {
@@ -130,7 +130,7 @@ def shortened(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def table(value: Any) -> dict[str, Any]:
+def copy_table(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 

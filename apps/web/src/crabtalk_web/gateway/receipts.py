@@ -12,14 +12,14 @@ from pathlib import Path
 
 from crabtalk.transport import replace_file
 
-SIZE = 16
-MOST = 10_000
+RECEIPT_SIZE = 16
+MAX_RECEIPTS = 10_000
 
 
-class Receipts:
+class CallReceipts:
     """Of all calls to one machine."""
 
-    def __init__(self, path: Path, *, most: int = MOST) -> None:
+    def __init__(self, path: Path, *, most: int = MAX_RECEIPTS) -> None:
         self._path = path
         self._most = most
         self._seen: OrderedDict[bytes, None] = OrderedDict()
@@ -32,23 +32,23 @@ class Receipts:
             data = self._path.read_bytes()
         except FileNotFoundError:
             data = b""
-        whole = data[: len(data) // SIZE * SIZE]
-        for start in range(0, len(whole), SIZE):
-            self._remember(whole[start : start + SIZE])
+        whole = data[: len(data) // RECEIPT_SIZE * RECEIPT_SIZE]
+        for start in range(0, len(whole), RECEIPT_SIZE):
+            self._remember(whole[start : start + RECEIPT_SIZE])
         if len(whole) != len(data):
             os.truncate(self._path, len(whole))
-        self._written = len(whole) // SIZE
+        self._written = len(whole) // RECEIPT_SIZE
 
-    async def is_new(self, sealed: str) -> bool:
+    async def add_if_new(self, sealed: str) -> bool:
         """True once for each text, and on disk by then. Raises OSError; the text may then count as
         seen. Cancelled, the same."""
-        receipt = hashlib.sha256(sealed.encode(errors="replace")).digest()[:SIZE]
+        receipt = hashlib.sha256(sealed.encode(errors="replace")).digest()[:RECEIPT_SIZE]
         if receipt in self._seen:
             return False
         self._remember(receipt)
         async with self._lock:
             if self._written < 2 * self._most:
-                await asyncio.to_thread(append, self._path, receipt)
+                await asyncio.to_thread(append_receipt, self._path, receipt)
                 self._written += 1
             else:
                 kept = list(self._seen)
@@ -62,7 +62,7 @@ class Receipts:
             self._seen.popitem(last=False)
 
 
-def append(path: Path, receipt: bytes) -> None:
+def append_receipt(path: Path, receipt: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:

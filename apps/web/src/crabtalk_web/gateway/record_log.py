@@ -6,43 +6,43 @@ from typing import NamedTuple
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from crabtalk_web.adapter.sources import milliseconds
-from crabtalk_web.stream import Envelope, Text, ToolCallEnd, ToolCallStart, TurnEnd
+from crabtalk_web.adapter.sources import parse_timestamp
+from crabtalk_web.stream import Envelope, TextEvent, ToolCallEnd, ToolCallStart, TurnEnd
 
-from .identity import Identity
+from .identity import SessionIdentity
 
-PAGE = 200
+PAGE_SIZE = 200
 # Records in memory; the rest waits at the daemon.
-MOST_RECORDS = 1000
+MAX_RECORDS = 1000
 NOT_FOUND = 404
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """A record, and the position of what follows it."""
 
     record: wire.ConversationRecord
-    after: int
+    next_position: int
 
 
 class RecordLog:
     """Records that were read and not taken out yet, and where the next page begins."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: SessionIdentity) -> None:
         self._agent = identity.agent
         self._sender = identity.sender
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[LogEntry] = deque()
         self.position = 0
         self.log_id = ""
 
     @property
     def has_room(self) -> bool:
-        return len(self.entries) < MOST_RECORDS
+        return len(self.entries) < MAX_RECORDS
 
-    def start(self, position: int, log_id: str) -> None:
+    def start_at(self, position: int, log_id: str) -> None:
         self.entries.clear()
         self.position, self.log_id = position, log_id
 
-    async def fetch(self, client: Client) -> wire.RecordPage | None:
+    async def fetch_page(self, client: Client) -> wire.RecordPage | None:
         """The next page; None when there is no such conversation. Raises what the client raises."""
         try:
             return await client.list_records(
@@ -50,7 +50,7 @@ class RecordLog:
                 sender=self._sender,
                 position=self.position or None,
                 log_id=self.log_id or None,
-                limit=PAGE,
+                limit=PAGE_SIZE,
             )
         except ServerError as error:
             if error.code == NOT_FOUND:
@@ -66,13 +66,13 @@ class RecordLog:
             raise
         return page.total
 
-    def add(self, page: wire.RecordPage) -> None:
+    def add_page(self, page: wire.RecordPage) -> None:
         places = [record.position for record in page.records[1:]] + [page.next_position]
-        self.entries += map(Entry, page.records, places)
+        self.entries += map(LogEntry, page.records, places)
         self.position, self.log_id = page.next_position, page.log_id
 
 
-class ToldRecords:
+class WrittenRecords:
     """Tells which records of a log are told already, for a journal that has no position in it: one
     of an earlier version, or of a log that is shorter than it was.
 
@@ -86,7 +86,7 @@ class ToldRecords:
         self._open_run = open_run  # its end is not told
         self._has_found_new = False
 
-    def has(self, record: wire.ConversationRecord) -> bool:
+    def contains(self, record: wire.ConversationRecord) -> bool:
         if self._has_found_new:
             return False
         match record.WhichOneof("record"):
@@ -94,7 +94,7 @@ class ToldRecords:
                 self._has_found_new = self._is_new_message(record.message)
             case "compaction":
                 archive = record.compaction.archive
-                is_later = milliseconds(archive.archived_at) > self._through
+                is_later = parse_timestamp(archive.archived_at) > self._through
                 self._has_found_new = archive.end_id >= self._position and is_later
             case "run_end":
                 return not self._open_run or record.run_end.run_id != self._open_run
@@ -103,12 +103,12 @@ class ToldRecords:
     def _is_new_message(self, message: wire.ConversationMessage) -> bool:
         if message.id < self._position:
             return False
-        at = milliseconds(message.timestamp)
+        at = parse_timestamp(message.timestamp)
         # Times have milliseconds, and in the one in which a turn ends the next may begin.
         return at > self._through or (at == self._through and message.role == "user")
 
 
-class OpenTurn(NamedTuple):
+class OpenTurnText(NamedTuple):
     """What a journal without a position says of a turn that is not over: when its last envelope
     was made, and how many characters, spaces not counted, are told of the message in flight."""
 
@@ -117,9 +117,9 @@ class OpenTurn(NamedTuple):
     text: int
 
 
-def read_open_turn(recent: Iterable[Envelope]) -> OpenTurn | None:
+def measure_open_turn(recent: Iterable[Envelope]) -> OpenTurnText | None:
     """None when no turn is open."""
-    last: OpenTurn | None = None
+    last: OpenTurnText | None = None
     tasks: set[str] = set()
     for envelope in recent:
         time = int(envelope.time)
@@ -133,10 +133,10 @@ def read_open_turn(recent: Iterable[Envelope]) -> OpenTurn | None:
                 counted = counted if envelope.subagent in tasks - {""} else (0, 0)
             case ToolCallEnd():
                 counted = counted if envelope.subagent in tasks - {""} else (0, 0)
-            case Text(text=text, thinking=thinking) if envelope.role == "agent":
+            case TextEvent(text=text, thinking=thinking) if envelope.role == "agent":
                 size = 0 if envelope.subagent in tasks - {""} else len("".join(text.split()))
                 counted = (counted[0] + size * thinking, counted[1] + size * (not thinking))
-        last = OpenTurn(time, *counted)
+        last = OpenTurnText(time, *counted)
     return last
 
 

@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from crabtalk_web.adapter.words import code
+from crabtalk_web.adapter.words import format_inline_code
 
-from .replay import Mark, Reason
+from .replay import MessageMark, RefusalReason
 
 # A relay of ill will could have thousands of messages refused.
 NOTICES_AN_HOUR = 20
 HOUR = 3600.0
 EXCERPT = 80
 
-SENTENCES: dict[Reason, str] = {
+REASON_TEXTS: dict[RefusalReason, str] = {
     "repeat": (
         "The relay delivered {said} a second time. It was not acted on again. If this happens"
         " more than once, do not trust this relay: `crabtalk-web pair` moves to another one."
@@ -48,7 +48,7 @@ SENTENCES: dict[Reason, str] = {
         " `crabtalk-web renew` and send it again there."
     ),
 }
-MANY = (
+TOO_MANY_TEXT = (
     "**Not delivered:** more messages were refused, and no more is said about it for an hour."
     " `crabtalk-web status` counts them. Do not trust this relay."
 )
@@ -56,32 +56,32 @@ MANY = (
 log = logging.getLogger(__name__)
 
 
-class Refusals:
+class RefusalNotices:
     """`say` puts a line of service into the session."""
 
     def __init__(self, say: Callable[[str, dict[str, Any]], None]) -> None:
-        self._say = say
-        self._said: deque[float] = deque()
+        self._write_notice = say
+        self._times: deque[float] = deque()
 
-    def tell(self, mark: Mark, reason: Reason, text: str) -> None:
+    def report_refusal(self, mark: MessageMark, reason: RefusalReason, text: str) -> None:
         """Tells people about a message that was refused; `text` is what it says."""
         now = time.monotonic()
-        while self._said and self._said[0] < now - HOUR:
-            self._said.popleft()
-        if len(self._said) > NOTICES_AN_HOUR:
+        while self._times and self._times[0] < now - HOUR:
+            self._times.popleft()
+        if len(self._times) > NOTICES_AN_HOUR:
             return
-        self._said.append(now)
+        self._times.append(now)
         log.warning("a message of a device was refused (%s)", reason)
         refused: dict[str, Any] = {"reason": reason, "localId": mark.local}
         if mark.chain is not None:
             refused |= {"chain": mark.chain.chain, "counter": mark.chain.counter}
-        if len(self._said) > NOTICES_AN_HOUR:
-            self._say(MANY, refused)
+        if len(self._times) > NOTICES_AN_HOUR:
+            self._write_notice(TOO_MANY_TEXT, refused)
         else:
-            self._say(f"**Not delivered:** {describe_refusal(reason, text)}", refused)
+            self._write_notice(f"**Not delivered:** {describe_refusal(reason, text)}", refused)
 
 
-def describe_refusal(reason: Reason, text: str) -> str:
-    said = f"the message {code(text, EXCERPT)}" if text.strip() else "a file"
-    told = SENTENCES[reason].format(said=said)
+def describe_refusal(reason: RefusalReason, text: str) -> str:
+    said = f"the message {format_inline_code(text, EXCERPT)}" if text.strip() else "a file"
+    told = REASON_TEXTS[reason].format(said=said)
     return told[0].upper() + told[1:]

@@ -10,14 +10,14 @@ from urllib.parse import quote
 
 import aiohttp
 
-from .errors import RelayAwayError, RelayRefusedError
+from .errors import RelayRefusedError, RelayUnavailableError
 
 TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
-AT_ONCE = 100
-LAST = 2**31 - 1
-CLIENT = "crabtalk-web"
+MAX_MESSAGES = 100
+LAST_SEQ = 2**31 - 1
+CLIENT_NAME = "crabtalk-web"
 # The largest file that is fetched, sealed. Others keep no larger ones.
-MOST_BYTES = 10 * 1024 * 1024
+MAX_FILE_BYTES = 10 * 1024 * 1024
 
 
 class RelayHttp:
@@ -31,7 +31,7 @@ class RelayHttp:
         self.token = token
 
     async def __aenter__(self) -> "RelayHttp":
-        self._http = aiohttp.ClientSession(timeout=TIMEOUT, headers={"X-Happy-Client": CLIENT})
+        self._http = aiohttp.ClientSession(timeout=TIMEOUT, headers={"X-Happy-Client": CLIENT_NAME})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -39,15 +39,17 @@ class RelayHttp:
 
     # ── Sessions and machines ───────────────────────────────────────────────────────────────
 
-    async def session(self, tag: str, metadata: str, data_key: str) -> dict[str, Any]:
+    async def open_session(self, tag: str, metadata: str, data_key: str) -> dict[str, Any]:
         """The session of this tag, made if there is none. It has an `id`."""
         body = {"tag": tag, "metadata": metadata, "dataEncryptionKey": data_key}
-        found = table(table(await self.post("/v1/sessions", body)).get("session"))
+        found = require_object(require_object(await self.post("/v1/sessions", body)).get("session"))
         if not isinstance(found.get("id"), str) or not found["id"]:
-            raise RelayAwayError("the relay gave a session without an id")
+            raise RelayUnavailableError("the relay gave a session without an id")
         return found
 
-    async def machine(self, machine: str, metadata: str, state: str, data_key: str) -> None:
+    async def register_machine(
+        self, machine: str, metadata: str, state: str, data_key: str
+    ) -> None:
         body = {
             "id": machine,
             "metadata": metadata,
@@ -56,38 +58,40 @@ class RelayHttp:
         }
         await self.post("/v1/machines", body)
 
-    async def notify(self, session: str, kind: str, title: str, body: str) -> None:
+    async def push_notice(self, session: str, kind: str, title: str, body: str) -> None:
         told = {"kind": kind, "title": title, "body": body, "data": {"sessionId": session}}
         await self.post(f"/v1/sessions/{quote(session)}/push-event", told)
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────
 
-    async def append(self, session: str, messages: Sequence[Mapping[str, str]]) -> None:
+    async def append_messages(self, session: str, messages: Sequence[Mapping[str, str]]) -> None:
         """At most a hundred, all of which the relay says it has. One whose local id is known is not
         kept twice."""
         path = f"/v3/sessions/{quote(session)}/messages"
-        kept = table(await self.post(path, {"messages": list(messages)})).get("messages")
+        kept = require_object(await self.post(path, {"messages": list(messages)})).get("messages")
         rows = [row for row in kept if isinstance(row, dict)] if isinstance(kept, list) else []
         if not {each["localId"] for each in messages} <= {row.get("localId") for row in rows}:
-            raise RelayAwayError("the relay does not say that it has what it was sent")
+            raise RelayUnavailableError("the relay does not say that it has what it was sent")
 
-    async def after(self, session: str, seq: int) -> tuple[list[dict[str, Any]], bool]:
+    async def fetch_after(self, session: str, seq: int) -> tuple[list[dict[str, Any]], bool]:
         """The next messages, and whether there are more."""
-        path = f"/v3/sessions/{quote(session)}/messages?after_seq={seq}&limit={AT_ONCE}"
-        page = table(await self._ask("GET", path))
+        path = f"/v3/sessions/{quote(session)}/messages?after_seq={seq}&limit={MAX_MESSAGES}"
+        page = require_object(await self._request("GET", path))
         messages = page.get("messages")
         if not isinstance(messages, list):
-            raise RelayAwayError("the relay answered with something that is no page of messages")
+            raise RelayUnavailableError(
+                "the relay answered with something that is no page of messages"
+            )
         return messages, bool(page.get("hasMore"))
 
-    async def latest(self, session: str) -> list[dict[str, Any]]:
+    async def fetch_latest(self, session: str) -> list[dict[str, Any]]:
         """The last messages, the latest first."""
-        return await self.before(session, LAST)
+        return await self.fetch_before(session, LAST_SEQ)
 
-    async def before(self, session: str, seq: int) -> list[dict[str, Any]]:
+    async def fetch_before(self, session: str, seq: int) -> list[dict[str, Any]]:
         """The last messages before that one, the latest first."""
-        path = f"/v3/sessions/{quote(session)}/messages?before_seq={seq}&limit={AT_ONCE}"
-        messages = table(await self._ask("GET", path)).get("messages")
+        path = f"/v3/sessions/{quote(session)}/messages?before_seq={seq}&limit={MAX_MESSAGES}"
+        messages = require_object(await self._request("GET", path)).get("messages")
         return (
             [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
         )
@@ -97,47 +101,50 @@ class RelayHttp:
     async def upload(self, session: str, data: bytes) -> str:
         """The ref of sealed bytes. What the file is called is not said."""
         path = f"/v1/sessions/{quote(session)}/attachments/request-upload"
-        told = table(await self.post(path, {"filename": "file.enc", "size": len(data)}))
+        told = require_object(await self.post(path, {"filename": "file.enc", "size": len(data)}))
         ref, url = str(told.get("ref", "")), str(told.get("uploadUrl", ""))
         if told.get("method", "PUT") == "POST":
             form = aiohttp.FormData(
-                {str(key): str(value) for key, value in table(told.get("formFields")).items()}
+                {
+                    str(key): str(value)
+                    for key, value in require_object(told.get("formFields")).items()
+                }
             )
             form.add_field("file", data, content_type="application/octet-stream")
-            await self._send("POST", url, data=form)
+            await self._transfer("POST", url, data=form)
         else:
-            await self._send("PUT", url, data=data)
+            await self._transfer("PUT", url, data=data)
         return ref
 
     async def download(self, session: str, ref: str) -> bytes:
         path = f"/v1/sessions/{quote(session)}/attachments/request-download"
-        told = table(await self.post(path, {"ref": ref}))
-        return await self._send("GET", str(told.get("downloadUrl", "")))
+        told = require_object(await self.post(path, {"ref": ref}))
+        return await self._transfer("GET", str(told.get("downloadUrl", "")))
 
     # ── Whatever there is ───────────────────────────────────────────────────────────────────
 
     async def get(self, path: str) -> Any:
-        return await self._ask("GET", path)
+        return await self._request("GET", path)
 
     async def post(self, path: str, body: Any) -> Any:
-        return await self._ask("POST", path, json=body)
+        return await self._request("POST", path, json=body)
 
     async def delete(self, path: str) -> Any:
-        return await self._ask("DELETE", path)
+        return await self._request("DELETE", path)
 
-    async def _ask(self, method: str, path: str, **given: Any) -> Any:
+    async def _request(self, method: str, path: str, **given: Any) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             async with self._http.request(
                 method, self.url + path, headers=headers, **given
             ) as response:
                 if response.status >= 400:
-                    raise RelayRefusedError(response.status, await reason(response))
+                    raise RelayRefusedError(response.status, await read_error_reason(response))
                 return await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise away(self.url, error) from None
+            raise build_unavailable_error(self.url, error) from None
 
-    async def _send(self, method: str, url: str, data: Any = None) -> bytes:
+    async def _transfer(self, method: str, url: str, data: Any = None) -> bytes:
         """Bytes, with the token only where it is the relay itself that gets to see it."""
         own = url.startswith(f"{self.url}/")
         headers = {"Authorization": f"Bearer {self.token}"} if own else {}
@@ -146,32 +153,32 @@ class RelayHttp:
         try:
             async with self._http.request(method, url, headers=headers, data=data) as response:
                 if response.status >= 400:
-                    raise RelayRefusedError(response.status, await reason(response))
+                    raise RelayRefusedError(response.status, await read_error_reason(response))
                 found = bytearray()
                 async for piece in response.content.iter_chunked(65_536):
                     found += piece
-                    if len(found) > MOST_BYTES:
+                    if len(found) > MAX_FILE_BYTES:
                         raise RelayRefusedError(413, "the file is larger than any may be")
                 return bytes(found)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise away(self.url, error) from None
+            raise build_unavailable_error(self.url, error) from None
 
 
-def away(url: str, error: Exception) -> RelayAwayError:
-    return RelayAwayError(
+def build_unavailable_error(url: str, error: Exception) -> RelayUnavailableError:
+    return RelayUnavailableError(
         f"the relay at {url} does not answer: {str(error) or type(error).__name__}"
     )
 
 
-async def reason(response: aiohttp.ClientResponse) -> str:
+async def read_error_reason(response: aiohttp.ClientResponse) -> str:
     try:
-        told = table(await response.json(content_type=None))
+        told = require_object(await response.json(content_type=None))
     except (TimeoutError, ValueError, aiohttp.ClientError):
         told = {}
     return str(told.get("message") or told.get("error") or response.reason)[:300]
 
 
-def table(value: Any) -> dict[str, Any]:
+def require_object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise RelayAwayError("the relay answered with something that is no JSON object")
+        raise RelayUnavailableError("the relay answered with something that is no JSON object")
     return value

@@ -8,34 +8,34 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .credentials import Credentials
-from .entries import Renewed
-from .errors import GatewayError, RelayAwayError
-from .identity import Identity, identity_of
+from .credentials import RelayCredentials
+from .entries import SessionRenewed
+from .errors import RelayUnavailableError, WebGatewayError
+from .identity import SessionIdentity, derive_identity
 from .inbox import Inbox
-from .journal import Journal
-from .mirror import Mirror
+from .journal import ConversationJournal
+from .mirror import LogFollower
 from .relay_http import RelayHttp
-from .upkeep import Upkeep
+from .upkeep import SessionPublisher
 
 # How long what is on its way may take to be at the relay. Seconds.
 SETTLE_WITHIN = 10.0
 # Where a session says which generation goes on, and which session that is.
-GENERATION, SUCCESSOR = "continuedAs", "continuedBy"
+GENERATION_KEY, SUCCESSOR_KEY = "continuedAs", "continuedBy"
 
 
-class Renewal:
+class SessionRenewal:
     """`take_leave` says goodbye at the relay's socket."""
 
     def __init__(
         self,
-        identity: Identity,
-        journal: Journal,
+        identity: SessionIdentity,
+        journal: ConversationJournal,
         relay: RelayHttp,
-        credentials: Credentials,
-        mirror: Mirror,
+        credentials: RelayCredentials,
+        mirror: LogFollower,
         inbox: Inbox,
-        upkeep: Upkeep,
+        upkeep: SessionPublisher,
         take_leave: Callable[[], Awaitable[None]],
     ) -> None:
         self.is_done = asyncio.Event()
@@ -43,83 +43,87 @@ class Renewal:
         self._journal = journal
         self._relay = relay
         self._credentials = credentials
-        self._mirror = mirror
+        self._follower = mirror
         self._inbox = inbox
-        self._upkeep = upkeep
-        self._take_leave = take_leave
+        self._publisher = upkeep
+        self._unregister_session = take_leave
         self._lock = asyncio.Lock()
         self._sent = asyncio.Event()
 
-    def has_sent(self) -> None:
+    def on_sent(self) -> None:
         """Something is at the relay."""
         self._sent.set()
 
-    async def clear(self) -> None:
+    async def renew_cleared(self) -> None:
         """The conversation was cleared: what is said from now on is another. Raises as below."""
         if not self._lock.locked():
-            await self.carry_out(is_cleared=True)
+            await self.renew(is_cleared=True)
 
-    async def carry_out(self, *, is_cleared: bool = False) -> str:
+    async def renew(self, *, is_cleared: bool = False) -> str:
         """The id of the session that goes on. Raises GatewayError, RelayAwayError and
         RelayRefusedError; then the old one does. Cancelled, one of the two."""
         async with self._lock:
-            if self.is_done.is_set() or not self._journal.book.session:
-                raise GatewayError("another session is about to begin; try again")
-            if self._mirror.is_thinking:
-                raise GatewayError("the agent is at work; stop it, or wait, and try again")
-            await self._settle()
+            if self.is_done.is_set() or not self._journal.state.session:
+                raise WebGatewayError("another session is about to begin; try again")
+            if self._follower.is_turn_open:
+                raise WebGatewayError("the agent is at work; stop it, or wait, and try again")
+            await self._wait_until_sent()
             generation = self._identity.generation + 1
-            successor = await self._made(generation)
-            await self._put_away({GENERATION: generation, SUCCESSOR: successor})
-            await self._go_on_as(generation, is_cleared=is_cleared)
+            successor = await self._create_successor(generation)
+            await self._archive_old_session({GENERATION_KEY: generation, SUCCESSOR_KEY: successor})
+            await self._continue_as(generation, is_cleared=is_cleared)
             return successor
 
-    async def _put_away(self, told: dict[str, Any]) -> None:
-        self._upkeep.is_archived = True
+    async def _archive_old_session(self, told: dict[str, Any]) -> None:
+        self._publisher.is_archived = True
         try:
-            await self._tell(told)
+            await self._publish_metadata(told)
             await self._inbox.catch_up()
-            await self._take_leave()
+            await self._unregister_session()
         except BaseException:
-            self._upkeep.is_archived = False
-            self._upkeep.wake()
+            self._publisher.is_archived = False
+            self._publisher.wake()
             raise
 
-    async def _tell(self, told: dict[str, Any]) -> None:
-        if not await self._upkeep.tell(**told):
-            raise RelayAwayError("the relay does not take the session's metadata; try again")
+    async def _publish_metadata(self, told: dict[str, Any]) -> None:
+        if not await self._publisher.publish_metadata(**told):
+            raise RelayUnavailableError("the relay does not take the session's metadata; try again")
 
-    async def follow(self, metadata: dict[str, Any]) -> bool:
+    async def follow_successor(self, metadata: dict[str, Any]) -> bool:
         """Whether a session says that another goes on, of which the journal knows nothing."""
-        following = metadata.get(GENERATION)
-        if self._journal.book.session or not isinstance(following, int):
+        following = metadata.get(GENERATION_KEY)
+        if self._journal.state.session or not isinstance(following, int):
             return False
         if following <= self._identity.generation:
             return False
-        await self._go_on_as(following)
+        await self._continue_as(following)
         return True
 
-    async def _settle(self) -> None:
+    async def _wait_until_sent(self) -> None:
         """Until the session has all that belongs to it."""
-        book = self._journal.book
+        book = self._journal.state
         try:
             async with asyncio.timeout(SETTLE_WITHIN):
-                while book.unsent or book.due is not None:
+                while book.unsent_envelopes or book.due_file is not None:
                     self._sent.clear()
                     await self._sent.wait()
         except TimeoutError:
-            raise GatewayError("something waits to be sent still; try again later") from None
+            raise WebGatewayError("something waits to be sent still; try again later") from None
 
-    async def _made(self, generation: int) -> str:
+    async def _create_successor(self, generation: int) -> str:
         """A session of that generation: there is one before the old one is put away."""
         identity = self._identity
-        following = identity_of(self._credentials, identity.agent, identity.sender, generation)
-        sealed = following.sealer.seal({**self._upkeep.metadata(), "lifecycleState": "running"})
-        session = await self._relay.session(following.tag, sealed, following.data_key)
+        following = derive_identity(self._credentials, identity.agent, identity.sender, generation)
+        sealed = following.sealer.seal(
+            {**self._publisher.build_metadata(), "lifecycleState": "running"}
+        )
+        session = await self._relay.open_session(following.tag, sealed, following.data_key)
         return str(session["id"])
 
-    async def _go_on_as(self, generation: int, *, is_cleared: bool = False) -> None:
+    async def _continue_as(self, generation: int, *, is_cleared: bool = False) -> None:
         identity = self._identity
-        self._journal.note(Renewed(identity.agent, identity.sender, generation, is_cleared))
+        self._journal.append(
+            SessionRenewed(identity.agent, identity.sender, generation, is_cleared)
+        )
         await self._journal.flush()
         self.is_done.set()

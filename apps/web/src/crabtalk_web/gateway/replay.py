@@ -12,20 +12,20 @@ from typing import Literal
 
 import msgspec
 
-from crabtalk_web.stream import Chain
+from crabtalk_web.stream import ChainLink
 
 # Sealed messages of which it is remembered that they came.
-MOST_SEEN = 2000
+MAX_SEEN = 2000
 # Chains of a session. They are never forgotten: a forgotten one could be played again.
-MOST_CHAINS = 1000
+MAX_CHAINS = 1000
 # Kinds of clients without a chain that are named.
-MOST_CLIENTS = 16
-CLIENT_NAME = 40
+MAX_CLIENTS = 16
+MAX_CLIENT_NAME = 40
 
-Reason = Literal["repeat", "old", "gap", "fork", "closed", "session", "full"]
+RefusalReason = Literal["repeat", "old", "gap", "fork", "closed", "session", "full"]
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+class MessageMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is remembered of a message that was looked at.
 
     `hash` is that of its sealed bytes, in base64; `local` is how its sender named it. `client` is
@@ -34,12 +34,12 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     hash: str
     local: str = ""
-    chain: Chain | None = None
+    chain: ChainLink | None = None
     client: str = ""
-    reason: Reason | Literal[""] = ""  # why it was refused
+    reason: RefusalReason | Literal[""] = ""  # why it was refused
 
 
-class Head(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
+class ChainHead(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
     """The last message of a chain that was taken."""
 
     session: str
@@ -50,24 +50,24 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
     is_closed: bool = False
 
 
-class MemoryState(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReplayGuardState(msgspec.Struct, frozen=True, omit_defaults=True):
     """All of a memory, as a journal keeps it."""
 
-    heads: tuple[Head, ...] = ()
+    heads: tuple[ChainHead, ...] = ()
     seen: tuple[tuple[str, str], ...] = ()
     clients: tuple[str, ...] = ()
     refused: int = 0
 
 
-class Memory:
-    def __init__(self, state: MemoryState | None = None) -> None:
-        state = state or MemoryState()
+class ReplayGuard:
+    def __init__(self, state: ReplayGuardState | None = None) -> None:
+        state = state or ReplayGuardState()
         self._heads = {(head.session, head.chain): head for head in state.heads}
         self._seen: OrderedDict[str, str] = OrderedDict(state.seen)
         self.clients = list(state.clients)  # without replay protection
         self.refused = state.refused
 
-    def judge(self, mark: Mark, session: str) -> Reason | None:
+    def find_refusal_reason(self, mark: MessageMark, session: str) -> RefusalReason | None:
         """Why a message is not to be acted on; None for one that is."""
         if mark.hash in self._seen:
             return "repeat"
@@ -78,7 +78,7 @@ class Memory:
             return "session"
         head = self._heads.get((session, chain.chain))
         if head is None:
-            return self._judge_first(chain)
+            return self._check_chain_start(chain)
         if head.is_closed:
             return "closed"
         if chain.counter <= head.counter:
@@ -87,16 +87,16 @@ class Memory:
             return "gap"
         return None if chain.previous == head.hash else "fork"
 
-    def _judge_first(self, chain: Chain) -> Reason | None:
-        if len(self._heads) >= MOST_CHAINS:
+    def _check_chain_start(self, chain: ChainLink) -> RefusalReason | None:
+        if len(self._heads) >= MAX_CHAINS:
             return "full"
         return None if chain.counter == 1 else "gap"
 
-    def is_same(self, mark: Mark) -> bool:
+    def is_redelivery(self, mark: MessageMark) -> bool:
         """Whether a repeat is the very same message under its own name, delivered again."""
         return bool(mark.local) and self._seen.get(mark.hash) == mark.local
 
-    def apply(self, mark: Mark, session: str) -> None:
+    def apply(self, mark: MessageMark, session: str) -> None:
         """A message was looked at, and taken unless the mark has a reason."""
         if mark.reason:
             self.refused += 1
@@ -104,7 +104,7 @@ class Memory:
         # could deliver old messages of a chain until the hashes of others are forgotten.
         if mark.hash not in self._seen and not mark.reason:
             self._seen[mark.hash] = mark.local
-            if len(self._seen) > MOST_SEEN:
+            if len(self._seen) > MAX_SEEN:
                 self._seen.popitem(last=False)
         if mark.chain is not None:
             self._apply_chain(mark, mark.chain, session)
@@ -112,35 +112,37 @@ class Memory:
             self._name_client(mark.client)
 
     def _name_client(self, client: str) -> None:
-        if client not in self.clients and len(self.clients) < MOST_CLIENTS:
+        if client not in self.clients and len(self.clients) < MAX_CLIENTS:
             self.clients.append(client)
 
-    def _apply_chain(self, mark: Mark, chain: Chain, session: str) -> None:
+    def _apply_chain(self, mark: MessageMark, chain: ChainLink, session: str) -> None:
         key = (session, chain.chain)
         head = self._heads.get(key)
         if not mark.reason:
-            self._heads[key] = Head(session, chain.chain, chain.device, chain.counter, mark.hash)
+            self._heads[key] = ChainHead(
+                session, chain.chain, chain.device, chain.counter, mark.hash
+            )
         elif mark.reason in ("gap", "fork"):
             # What is missing may come later, and its successor was refused already: the order is
             # lost for good.
             if head is not None:
                 self._heads[key] = msgspec.structs.replace(head, is_closed=True)
-            elif len(self._heads) < MOST_CHAINS:
-                self._heads[key] = Head(session, chain.chain, chain.device, 0, "", True)
+            elif len(self._heads) < MAX_CHAINS:
+                self._heads[key] = ChainHead(session, chain.chain, chain.device, 0, "", True)
 
-    def learn(self, marks: Iterable[Mark], session: str) -> None:
+    def learn_marks(self, marks: Iterable[MessageMark], session: str) -> None:
         """Messages that were acted on before there was this memory, in their order. Nothing is
         judged: of each chain the last message counts."""
         for mark in marks:
             self.apply(mark, session)
 
     @property
-    def weight(self) -> int:
+    def size(self) -> int:
         """About how many bytes it takes in a journal."""
         return 100 * len(self._seen) + 200 * len(self._heads)
 
-    def state(self) -> MemoryState:
-        return MemoryState(
+    def to_state(self) -> ReplayGuardState:
+        return ReplayGuardState(
             tuple(self._heads.values()),
             tuple(self._seen.items()),
             tuple(self.clients),

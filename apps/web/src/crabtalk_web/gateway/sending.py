@@ -9,62 +9,66 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from .backoff import Backoff
-from .entries import Outgoing
-from .errors import GatewayError, RelayAwayError, RelayRefusedError
-from .files import Files
-from .journal import Journal
-from .teller import Teller
+from .backoff import RetryBackoff
+from .entries import OutgoingFile
+from .errors import RelayRefusedError, RelayUnavailableError, WebGatewayError
+from .files import FileTransfer
+from .journal import ConversationJournal
+from .teller import EnvelopeWriter
 
 log = logging.getLogger(__name__)
 
 
-class Sending:
-    def __init__(self, journal: Journal, files: Files, teller: Teller) -> None:
+class FileSender:
+    def __init__(
+        self, journal: ConversationJournal, files: FileTransfer, teller: EnvelopeWriter
+    ) -> None:
         self._journal = journal
         self._files = files
-        self._teller = teller
-        self._news = asyncio.Event()
+        self._writer = teller
+        self._wakeup = asyncio.Event()
         self.is_open = asyncio.Event()  # the session exists at the relay
-        self.lost: Callable[[], None] = self.is_open.clear  # the relay does not know the session
+        self.on_session_lost: Callable[[], None] = (
+            self.is_open.clear
+        )  # the relay does not know the session
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Until cancelled. What is under way by then is due again."""
-        backoff = Backoff()
+        backoff = RetryBackoff()
         while True:
             await self.is_open.wait()
-            self._news.clear()
-            file = self._journal.book.due
+            self._wakeup.clear()
+            file = self._journal.state.due_file
             if file is None:
-                await self._news.wait()
+                await self._wakeup.wait()
                 continue
             try:
                 await self._send(file)
                 backoff.reset()
-            except (RelayAwayError, RelayRefusedError, OSError) as error:
+            except (RelayUnavailableError, RelayRefusedError, OSError) as error:
                 log.info("a file waits: %s", error)
                 if isinstance(error, RelayRefusedError) and error.status == 404:
-                    self.lost()
+                    self.on_session_lost()
                 await backoff.wait()
 
-    async def _send(self, file: Outgoing) -> None:
-        book = self._journal.book
+    async def _send(self, file: OutgoingFile) -> None:
+        book = self._journal.state
         session = book.session
         await self._journal.flush()
         try:
-            event = await self._files.send(Path(file.path))
-        except RelayAwayError:
+            event = await self._files.upload_file(Path(file.path))
+        except RelayUnavailableError:
             raise
         except Exception as error:
-            if isinstance(error, RelayRefusedError) and (error.is_passing or error.status == 404):
+            if isinstance(error, RelayRefusedError) and (error.is_temporary or error.status == 404):
                 raise
-            if not isinstance(error, GatewayError | RelayRefusedError):
+            if not isinstance(error, WebGatewayError | RelayRefusedError):
                 log.exception("a file cannot be sent")
             # It is given up: one that can never be sent must not keep back the others.
-            self._teller.say(f"**Error:** {error}", file)
+            self._writer.write_notice(f"**Error:** {error}", file)
             return
-        if (book.session, book.sending.get(file.key)) == (session, file):
-            self._teller.attach(event, file)
+        if (book.session, book.outgoing_files.get(file.key)) == (session, file):
+            self._writer.write_file(event, file)

@@ -7,13 +7,13 @@ it is in `credentials.json`, and a relay that runs beside it keeps its own thing
 from dataclasses import dataclass
 from pathlib import Path
 
-from crabtalk.transport import remove_leftovers
+from crabtalk.transport import remove_stale_temporary_files
 
-from .errors import GatewayError
+from .errors import WebGatewayError
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class WebFolder:
     home: Path
 
     @property
@@ -21,34 +21,34 @@ class Store:
         return self.home / "web"
 
     @property
-    def credentials(self) -> Path:
+    def credentials_file(self) -> Path:
         return self.directory / "credentials.json"
 
     @property
-    def journal(self) -> Path:
+    def journal_folder(self) -> Path:
         return self.directory / "journal"
 
     @property
-    def receipts(self) -> Path:
+    def receipts_file(self) -> Path:
         return self.directory / "receipts"
 
     @property
-    def relay(self) -> Path:
+    def relay_folder(self) -> Path:
         return self.directory / "relay"
 
     @property
-    def config(self) -> Path:
+    def config_file(self) -> Path:
         return self.home / "config" / "web.toml"
 
     def prepare(self) -> None:
         """Raises GatewayError."""
         try:
-            for directory in (self.directory, self.journal):
+            for directory in (self.directory, self.journal_folder):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 directory.chmod(0o700)
-            remove_leftovers(self.directory)
-            remove_leftovers(self.journal)
+            remove_stale_temporary_files(self.directory)
+            remove_stale_temporary_files(self.journal_folder)
         except OSError as error:
-            raise GatewayError(
+            raise WebGatewayError(
                 f"cannot use {self.directory}: {error.strerror}; set CRABTALK_HOME to another place"
             ) from None

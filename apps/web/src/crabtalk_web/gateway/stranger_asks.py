@@ -6,28 +6,30 @@ They are shown in the owner's own session with the same agent.
 
 from collections.abc import Sequence
 
-from crabtalk_web.adapter import Ask, Heard
-from crabtalk_web.adapter.happenings import Asked, Ended, StepOver
+from crabtalk_web.adapter import OpenAsk, ReceivedEvent
+from crabtalk_web.adapter.happenings import QuestionsAsked, RunEnded, StepEnded
 
 # Approvals of one agent that wait at once; further ones are left to other clients.
-MOST = 64
+MAX_WAITING = 64
 
 
-class StrangerAsks:
+class OwnerApprovals:
     """Those of one agent."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Ask] = {}
+        self._waiting: dict[str, OpenAsk] = {}
 
     @property
-    def asks(self) -> Sequence[Ask]:
+    def pending_asks(self) -> Sequence[OpenAsk]:
         return tuple(self._waiting.values())
 
-    def hear(self, heard: Heard) -> bool:
+    def handle_event(self, heard: ReceivedEvent) -> bool:
         """Whether anything about them has changed."""
-        match heard.what:
-            case Asked(ask_id=ask_id, questions=questions) if len(self._waiting) < MOST:
-                self._waiting[ask_id] = Ask(
+        match heard.event:
+            case QuestionsAsked(ask_id=ask_id, questions=questions) if (
+                len(self._waiting) < MAX_WAITING
+            ):
+                self._waiting[ask_id] = OpenAsk(
                     id=ask_id,
                     call=ask_id,
                     agent=heard.agent,
@@ -37,17 +39,17 @@ class StrangerAsks:
                     questions=questions,
                 )
                 return True
-            case StepOver() | Ended():
+            case StepEnded() | RunEnded():
                 over = [ask.id for ask in self._waiting.values() if ask.run == heard.run]
                 for ask_id in over:
                     del self._waiting[ask_id]
                 return bool(over)
         return False
 
-    def has(self, ask: Ask) -> bool:
+    def contains(self, ask: OpenAsk) -> bool:
         return ask.id in self._waiting
 
-    def drop(self, ask: Ask) -> None:
+    def remove(self, ask: OpenAsk) -> None:
         """It was answered, here or elsewhere."""
         self._waiting.pop(ask.id, None)
 

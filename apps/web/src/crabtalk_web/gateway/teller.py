@@ -12,42 +12,46 @@ from typing import Any
 
 import msgspec
 
-from crabtalk_web.adapter import Adapter, Ask, Heard, Spoken
-from crabtalk_web.adapter.happenings import Called, Piece, Returned, SegmentOver
-from crabtalk_web.stream import Envelope, EnvelopeError, File, Service, encode
-from crabtalk_web.stream.plain import parsed
+from crabtalk_web.adapter import EnvelopeAdapter, GrowingText, OpenAsk, ReceivedEvent
+from crabtalk_web.adapter.happenings import SegmentEnded, TextPiece, ToolReturned, ToolsCalled
+from crabtalk_web.stream import Envelope, EnvelopeError, FileEvent, ServiceEvent, encode_envelope
+from crabtalk_web.stream.plain import parse_json
 
-from .book import Book
+from .book import ConversationState
 from .config import GatewayConfig
-from .entries import Outgoing, Progress, Said
-from .identity import Identity
-from .journal import Journal
+from .entries import EnvelopesWritten, OutgoingFile, RunProgress
+from .identity import SessionIdentity
+from .journal import ConversationJournal
 
 SEND_FILE = "send_file"
-UNSEEN = "The end of this turn was not seen; what became of it is in the conversation."
+END_UNSEEN_TEXT = "The end of this turn was not seen; what became of it is in the conversation."
 
 log = logging.getLogger(__name__)
 
-Changed = Callable[[Sequence[Envelope]], None]
+OnChange = Callable[[Sequence[Envelope]], None]
 
 
-class Teller:
+class EnvelopeWriter:
     """`changed` is called after each note, with the envelopes in it, be there any or not."""
 
     def __init__(
-        self, identity: Identity, journal: Journal, config: GatewayConfig, changed: Changed
+        self,
+        identity: SessionIdentity,
+        journal: ConversationJournal,
+        config: GatewayConfig,
+        changed: OnChange,
     ) -> None:
         self._identity = identity
         self._journal = journal
         self._config = config
-        self._changed = changed
+        self._on_change = changed
         self._adapter = self._new_adapter()
         # What was heard of the run that goes on; the book has what is told of it.
-        self.progress = self.book.progress
+        self.progress = self.state.progress
 
     @property
-    def book(self) -> Book:
-        return self._journal.book
+    def state(self) -> ConversationState:
+        return self._journal.state
 
     @property
     def is_busy(self) -> bool:
@@ -55,92 +59,96 @@ class Teller:
         return self._adapter.is_busy
 
     @property
-    def asks(self) -> tuple[Ask, ...]:
-        return self._adapter.asks
+    def pending_asks(self) -> tuple[OpenAsk, ...]:
+        return self._adapter.pending_asks
 
     @property
-    def spoken(self) -> Spoken | None:
+    def growing_text(self) -> GrowingText | None:
         """What is being said, and is in no envelope yet."""
-        return self._adapter.spoken
+        return self._adapter.growing_text
 
-    def begin_again(self) -> None:
+    def reload(self) -> None:
         """It knows what was noted, and no more: what was heard and not noted will be told again."""
         self._adapter = self._new_adapter()
-        self.progress = self.book.progress
+        self.progress = self.state.progress
 
-    def changed(self) -> None:
+    def notify_changed(self) -> None:
         """Something may be otherwise than it was, though nothing was noted."""
-        self._changed(())
+        self._on_change(())
 
-    def _new_adapter(self) -> Adapter:
-        return Adapter(
+    def _new_adapter(self) -> EnvelopeAdapter:
+        return EnvelopeAdapter(
             self._identity.tag,
             is_compat=self._config.compat,
             shows_output=self._config.output_as_thinking,
-            history=tuple(self.book.recent),
+            history=tuple(self.state.recent_envelopes),
         )
 
-    async def keep_log_id(self, log_id: str) -> None:
+    async def save_log_id(self, log_id: str) -> None:
         """Which log is told here. On disk at once: who is killed and comes back after it was
         cleared could not tell that there is another one now."""
-        self.note((), run=self.book.run, log_id=log_id)
+        self.append_entry((), run=self.state.open_run, log_id=log_id)
         await self._journal.flush()
 
     # ── On the side ─────────────────────────────────────────────────────────────────────────
 
-    def kill(self) -> None:
-        self._adapter.kill()
+    def mark_killed(self) -> None:
+        self._adapter.mark_killed()
 
-    def lose(self) -> None:
+    def close_lost_turn(self) -> None:
         """Nobody should wait for the turn any longer. Its run may go on, as another turn."""
-        self.note(self._adapter.lose(now_ms()), run=self.book.run)
+        self.append_entry(self._adapter.close_lost_turn(now_ms()), run=self.state.open_run)
 
-    def end_unseen(self, when: int) -> None:
+    def close_unseen_turn(self, when: int) -> None:
         """The run is over, and nothing says how it ended."""
-        self.note(self._adapter.lose(when, UNSEEN), run="")
+        self.append_entry(self._adapter.close_lost_turn(when, END_UNSEEN_TEXT), run="")
 
-    def idle(self, when: int) -> None:
+    def flush_idle_text(self, when: int) -> None:
         """What was said so far is shown."""
-        self.note(self._adapter.idle(when), run=self.book.run)
+        self.append_entry(self._adapter.flush_idle_text(when), run=self.state.open_run)
 
-    def answered(self, ask: str, receipt: str = "") -> None:
-        self.note(self._adapter.answer(ask, now_ms(), receipt), run=self.book.run)
+    def close_ask(self, ask: str, receipt: str = "") -> None:
+        self.append_entry(self._adapter.close_ask(ask, now_ms(), receipt), run=self.state.open_run)
 
-    def record(self, ask: Ask, receipt: str) -> None:
+    def write_approval(self, ask: OpenAsk, receipt: str) -> None:
         """An approval of somebody else's run, which is told nowhere else in this session."""
-        self.note(self._adapter.record(ask, receipt, now_ms()), run=self.book.run)
+        self.append_entry(
+            self._adapter.record_approval(ask, receipt, now_ms()), run=self.state.open_run
+        )
 
-    def say(self, text: str, file: Outgoing | None = None) -> None:
+    def write_notice(self, text: str, file: OutgoingFile | None = None) -> None:
         """A line of service; with `file`, that is what became of it."""
-        files = () if file is None else (over(file),)
-        self.note(self._adapter.note(text, now_ms()), run=self.book.run, files=files)
+        files = () if file is None else (mark_over(file),)
+        self.append_entry(
+            self._adapter.write_notice(text, now_ms()), run=self.state.open_run, files=files
+        )
 
-    def say_refused(self, text: str, refused: dict[str, Any]) -> None:
+    def write_refusal(self, text: str, refused: dict[str, Any]) -> None:
         """A line of service about a person's message, which says to programs which one it is."""
         envelopes = [
             msgspec.structs.replace(one, ev=msgspec.structs.replace(one.ev, refused=refused))
-            if isinstance(one.ev, Service)
+            if isinstance(one.ev, ServiceEvent)
             else one
-            for one in self._adapter.note(text, now_ms())
+            for one in self._adapter.write_notice(text, now_ms())
         ]
-        self.note(envelopes, run=self.book.run)
+        self.append_entry(envelopes, run=self.state.open_run)
 
-    def attach(self, event: File, file: Outgoing) -> None:
+    def write_file(self, event: FileEvent, file: OutgoingFile) -> None:
         """It is at the relay. Noted in one with its envelope, it is sent once."""
-        envelopes = self._adapter.attach(event, now_ms(), run=file.run)
-        self.note(envelopes, run=self.book.run, files=(over(file),))
+        envelopes = self._adapter.write_file(event, now_ms(), run=file.run)
+        self.append_entry(envelopes, run=self.state.open_run, files=(mark_over(file),))
 
     # ── As it happens ───────────────────────────────────────────────────────────────────────
 
-    def tell(self, heard: Heard) -> None:
+    def write_event(self, heard: ReceivedEvent) -> None:
         """An event of the run that goes on, or of one that it has delegated to."""
-        if heard.parent is None and isinstance(heard.what, Piece):
-            self._count(heard.what)
-        files = self._files(heard)
-        envelopes = self._adapter.hear(msgspec.structs.replace(heard, missed=0))
-        self.note(envelopes, run=self.book.run, files=files)
+        if heard.parent is None and isinstance(heard.event, TextPiece):
+            self._count_text(heard.event)
+        files = self._find_files(heard)
+        envelopes = self._adapter.handle_event(msgspec.structs.replace(heard, missed=0))
+        self.append_entry(envelopes, run=self.state.open_run, files=files)
 
-    def _count(self, piece: Piece) -> None:
+    def _count_text(self, piece: TextPiece) -> None:
         read = self.progress
         reasoning = read.reasoning + len(piece.text) * piece.thinking
         text = read.text + len(piece.text) * (not piece.thinking)
@@ -148,12 +156,12 @@ class Teller:
 
     # ── From the log ────────────────────────────────────────────────────────────────────────
 
-    def tell_record(
+    def write_record(
         self,
-        happened: Iterable[Heard],
+        happened: Iterable[ReceivedEvent],
         *,
         run: str,
-        progress: Progress,
+        progress: RunProgress,
         record: int,
         position: int = 0,
         through: int = 0,
@@ -162,16 +170,16 @@ class Teller:
         """All that a record says, noted in one with where the log goes on: so it is told once.
         `run` is the one that goes on after it, and `progress` how far that is told then."""
         envelopes: list[Envelope] = []
-        files: list[Outgoing] = []
-        if run and run != self.book.run:
-            self._adapter.reopen(run)
+        files: list[OutgoingFile] = []
+        if run and run != self.state.open_run:
+            self._adapter.reopen_run(run)
         for heard in happened:
-            files += self._files(heard)
-            envelopes += self._adapter.hear(heard)
-            if isinstance(heard.what, SegmentOver):
-                envelopes += self._adapter.idle(heard.at)
+            files += self._find_files(heard)
+            envelopes += self._adapter.handle_event(heard)
+            if isinstance(heard.event, SegmentEnded):
+                envelopes += self._adapter.flush_idle_text(heard.at)
         self.progress = progress
-        self.note(
+        self.append_entry(
             envelopes,
             run=run,
             record=record,
@@ -181,28 +189,28 @@ class Teller:
             files=tuple(files),
         )
 
-    def end(self, heard: Heard) -> None:
+    def write_end(self, heard: ReceivedEvent) -> None:
         """The run is over, and the log does not say it."""
-        run = "" if heard.run == self.book.run else self.book.run
-        envelopes = self._adapter.hear(msgspec.structs.replace(heard, missed=0))
-        self.note(envelopes, run=run, through=0 if run else heard.at)
+        run = "" if heard.run == self.state.open_run else self.state.open_run
+        envelopes = self._adapter.handle_event(msgspec.structs.replace(heard, missed=0))
+        self.append_entry(envelopes, run=run, through=0 if run else heard.at)
 
-    def _files(self, heard: Heard) -> tuple[Outgoing, ...]:
+    def _find_files(self, heard: ReceivedEvent) -> tuple[OutgoingFile, ...]:
         """Those that are sent by this, or not after all."""
-        match heard.what:
-            case Called(calls=calls):
+        match heard.event:
+            case ToolsCalled(calls=calls):
                 return tuple(
-                    Outgoing(heard.run, call.id, path_in(call.arguments))
+                    OutgoingFile(heard.run, call.id, parse_file_path(call.arguments))
                     for call in calls
                     if call.name == SEND_FILE or call.name.endswith(f"__{SEND_FILE}")
                 )
-            case Returned(call=call, is_error=is_error):
-                file = self.book.sending.get((heard.run, call))
+            case ToolReturned(call=call, is_error=is_error):
+                file = self.state.outgoing_files.get((heard.run, call))
                 if file is not None and file.stage == "called":
-                    return (over(file) if is_error else due(file),)
+                    return (mark_over(file) if is_error else mark_due(file),)
         return ()
 
-    def note(
+    def append_entry(
         self,
         envelopes: Sequence[Envelope],
         *,
@@ -212,14 +220,14 @@ class Teller:
         position: int = 0,
         through: int = 0,
         seen: str = "",
-        files: tuple[Outgoing, ...] = (),
+        files: tuple[OutgoingFile, ...] = (),
     ) -> None:
-        fine = tuple(envelope for envelope in envelopes if self._is_fine(envelope))
-        told = self._told_progress() if run else Progress()
-        has_moved = run != self.book.run or told != self.book.progress
+        fine = tuple(envelope for envelope in envelopes if self._is_valid(envelope))
+        told = self._written_progress() if run else RunProgress()
+        has_moved = run != self.state.open_run or told != self.state.progress
         if fine or has_moved or record or log_id or position or through or seen or files:
-            self._journal.note(
-                Said(
+            self._journal.append(
+                EnvelopesWritten(
                     fine,
                     run,
                     position,
@@ -232,12 +240,12 @@ class Teller:
                 )
             )
         if not run:
-            self.progress = Progress()
-        self._changed(fine)
+            self.progress = RunProgress()
+        self._on_change(fine)
 
-    def _told_progress(self) -> Progress:
+    def _written_progress(self) -> RunProgress:
         """What was heard, without the words that are in no envelope yet."""
-        count, is_reasoning = self._adapter.pending
+        count, is_reasoning = self._adapter.pending_text
         heard = self.progress
         return msgspec.structs.replace(
             heard,
@@ -245,30 +253,30 @@ class Teller:
             text=heard.text - count * (not is_reasoning),
         )
 
-    def _is_fine(self, envelope: Envelope) -> bool:
+    def _is_valid(self, envelope: Envelope) -> bool:
         try:
-            encode(envelope, is_compat=self._config.compat)
+            encode_envelope(envelope, is_compat=self._config.compat)
         except EnvelopeError as error:
             log.error("an envelope cannot be sent and is left out: %s", error)  # noqa: TRY400
             return False
         return True
 
 
-def path_in(arguments: str) -> str:
+def parse_file_path(arguments: str) -> str:
     """Empty where there is none, which is no file."""
     try:
-        given = parsed(arguments)
+        given = parse_json(arguments)
     except ValueError:
         return ""
     path = given.get("path") if isinstance(given, dict) else None
     return str(PurePath(path)) if isinstance(path, str) else ""
 
 
-def due(file: Outgoing) -> Outgoing:
+def mark_due(file: OutgoingFile) -> OutgoingFile:
     return msgspec.structs.replace(file, stage="due")
 
 
-def over(file: Outgoing) -> Outgoing:
+def mark_over(file: OutgoingFile) -> OutgoingFile:
     return msgspec.structs.replace(file, stage="over")
 
 

@@ -8,48 +8,48 @@ import math
 from collections.abc import Sequence
 
 # Larger images say no more, and take long to look at.
-LARGEST = 32
+MAX_SIDE = 32
 
 Channel = list[float]
 
 
-def thumbhash(width: int, height: int, rgba: bytes) -> bytes:
+def compute_thumbhash(width: int, height: int, rgba: bytes) -> bytes:
     """Of at most 100 by 100 pixels, four bytes each."""
     if not (0 < width <= 100 and 0 < height <= 100) or len(rgba) != 4 * width * height:
         raise ValueError(f"{width} by {height} pixels are not what is hashed here")
-    luma, yellow, red, alpha = channels(rgba)
+    luma, yellow, red, alpha = split_channels(rgba)
     has_alpha = min(alpha) < 1
     limit = 5 if has_alpha else 7  # alpha takes the room of finer brightness
-    across = max(1, rounded(limit * width / max(width, height)))
-    down = max(1, rounded(limit * height / max(width, height)))
-    bright = Terms(luma, width, height, max(3, across), max(3, down))
-    p = Terms(yellow, width, height, 3, 3)
-    q = Terms(red, width, height, 3, 3)
-    a = Terms(alpha, width, height, 5, 5) if has_alpha else None
+    across = max(1, round_half_up(limit * width / max(width, height)))
+    down = max(1, round_half_up(limit * height / max(width, height)))
+    bright = CosineTerms(luma, width, height, max(3, across), max(3, down))
+    p = CosineTerms(yellow, width, height, 3, 3)
+    q = CosineTerms(red, width, height, 3, 3)
+    a = CosineTerms(alpha, width, height, 5, 5) if has_alpha else None
     is_wide = width > height
     head = (
-        rounded(63 * bright.mean)
-        | rounded(31.5 + 31.5 * p.mean) << 6
-        | rounded(31.5 + 31.5 * q.mean) << 12
-        | rounded(31 * bright.scale) << 18
+        round_half_up(63 * bright.mean)
+        | round_half_up(31.5 + 31.5 * p.mean) << 6
+        | round_half_up(31.5 + 31.5 * q.mean) << 12
+        | round_half_up(31 * bright.scale) << 18
         | has_alpha << 23
     )
     tail = (
         (down if is_wide else across)
-        | rounded(63 * p.scale) << 3
-        | rounded(63 * q.scale) << 9
+        | round_half_up(63 * p.scale) << 3
+        | round_half_up(63 * q.scale) << 9
         | is_wide << 15
     )
     hashed = bytearray(head.to_bytes(3, "little") + tail.to_bytes(2, "little"))
     if a is not None:
-        hashed.append(rounded(15 * a.mean) | rounded(15 * a.scale) << 4)
+        hashed.append(round_half_up(15 * a.mean) | round_half_up(15 * a.scale) << 4)
     nibbles = [n for terms in (bright, p, q, *([a] if a else [])) for n in terms.nibbles()]
     for low, high in zip(nibbles[::2], [*nibbles[1::2], 0], strict=False):
         hashed.append(low | high << 4)
     return bytes(hashed)
 
 
-def channels(rgba: bytes) -> tuple[Channel, Channel, Channel, Channel]:
+def split_channels(rgba: bytes) -> tuple[Channel, Channel, Channel, Channel]:
     """Brightness, yellow against blue, red against green, alpha; over the image's own average."""
     pixels = [
         (rgba[at] / 255, rgba[at + 1] / 255, rgba[at + 2] / 255, rgba[at + 3] / 255)
@@ -68,7 +68,7 @@ def channels(rgba: bytes) -> tuple[Channel, Channel, Channel, Channel]:
     return luma, yellow, red, alpha
 
 
-class Terms:
+class CosineTerms:
     """The lowest cosine terms of a channel, scaled to the largest of them."""
 
     def __init__(self, channel: Sequence[float], width: int, height: int, nx: int, ny: int) -> None:
@@ -98,9 +98,9 @@ class Terms:
     def nibbles(self) -> list[int]:
         if not self.scale:
             return [0] * len(self._terms)
-        return [rounded(15 * (0.5 + 0.5 / self.scale * term)) for term in self._terms]
+        return [round_half_up(15 * (0.5 + 0.5 / self.scale * term)) for term in self._terms]
 
 
-def rounded(value: float) -> int:
+def round_half_up(value: float) -> int:
     """As JavaScript rounds, so that the same image has the same hash everywhere."""
     return math.floor(value + 0.5)

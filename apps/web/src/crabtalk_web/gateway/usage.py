@@ -5,21 +5,23 @@ What it costs nobody here knows, and devices see the tokens of each call in the 
 
 from typing import Any
 
-from crabtalk_web.adapter import Heard
-from crabtalk_web.adapter.happenings import Ended
-from crabtalk_web.stream import derived_id
+from crabtalk_web.adapter import ReceivedEvent
+from crabtalk_web.adapter.happenings import RunEnded
+from crabtalk_web.stream import derive_id
 
-from .identity import Identity
+from .identity import SessionIdentity
 
 
-def usage_report(identity: Identity, session: str, heard: Heard) -> dict[str, Any] | None:
+def build_usage_report(
+    identity: SessionIdentity, session: str, heard: ReceivedEvent
+) -> dict[str, Any] | None:
     """None but at the end of a run that says what it took. Told again, it counts once."""
-    used = heard.what.used if isinstance(heard.what, Ended) else None
+    used = heard.event.usage if isinstance(heard.event, RunEnded) else None
     if used is None:
         return None
     cached = min(used.cached, used.prompt)
     return {
-        "key": derived_id(identity.tag, "usage", heard.run),
+        "key": derive_id(identity.tag, "usage", heard.run),
         "sessionId": session,
         "tokens": {
             "total": used.prompt + used.completion,

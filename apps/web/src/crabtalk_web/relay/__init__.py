@@ -6,7 +6,7 @@ and a folder of blobs. It speaks a protocol of its own and knows neither agents 
 
 from .config import RelayConfig
 from .errors import RelayConfigError, RelayError
-from .limits import Limits
-from .server import Relay
+from .limits import RelayLimits
+from .server import RelayServer
 
-__all__ = ["Limits", "Relay", "RelayConfig", "RelayConfigError", "RelayError"]
+__all__ = ["RelayConfig", "RelayConfigError", "RelayError", "RelayLimits", "RelayServer"]

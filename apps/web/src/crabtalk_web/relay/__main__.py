@@ -12,7 +12,7 @@ import click
 
 from .config import RelayConfig
 from .errors import RelayConfigError
-from .server import Relay
+from .server import RelayServer
 
 
 @click.command()
@@ -44,7 +44,7 @@ async def serve(config: RelayConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Relay(config) as relay:
+    async with RelayServer(config) as relay:
         click.echo(relay.url)
         for notice in config.notices():
             click.echo(notice, err=True)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .errors import RelayError
-from .ids import new_id, new_token, now_ms, token_hash
-from .limits import Limits
+from .ids import hash_token, new_id, new_token, now_ms
+from .limits import RelayLimits
 from .registration import Admission, admit_account
 
 P = ParamSpec("P")
 T = TypeVar("T")
-CLIENT_NAME = 64
+MAX_CLIENT_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class AccountDevice:
     """Who calls."""
 
     id: str
@@ -48,7 +48,7 @@ def log_in(
     return add_device(db, create_account(db, public_key), "account", client), True
 
 
-def is_known(db: sqlite3.Connection, public_key: bytes) -> bool:
+def has_account(db: sqlite3.Connection, public_key: bytes) -> bool:
     row = db.execute("SELECT 1 FROM accounts WHERE public_key = ?", (public_key,)).fetchone()
     return row is not None
 
@@ -64,19 +64,19 @@ def create_account(db: sqlite3.Connection, public_key: bytes) -> str:
 
 def add_device(db: sqlite3.Connection, account: str, kind: str, client: str) -> str:
     token, now = new_token(), now_ms()
-    row = (new_id(), account, token_hash(token), kind, client[:CLIENT_NAME], now, now)
+    row = (new_id(), account, hash_token(token), kind, client[:MAX_CLIENT_NAME], now, now)
     db.execute("INSERT INTO devices VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     return token
 
 
-def device_of_token(db: sqlite3.Connection, hashed: bytes) -> Device | None:
+def find_device(db: sqlite3.Connection, hashed: bytes) -> AccountDevice | None:
     row = db.execute(
         "SELECT id, account, client FROM devices WHERE token_hash = ?", (hashed,)
     ).fetchone()
-    return None if row is None else Device(row["id"], row["account"], row["client"])
+    return None if row is None else AccountDevice(row["id"], row["account"], row["client"])
 
 
-def devices(db: sqlite3.Connection, caller: Device) -> list[dict[str, Any]]:
+def list_devices(db: sqlite3.Connection, caller: AccountDevice) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM devices WHERE account = ? ORDER BY created_at, id", (caller.account,)
     )
@@ -93,7 +93,7 @@ def devices(db: sqlite3.Connection, caller: Device) -> list[dict[str, Any]]:
     ]
 
 
-def revoke(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
+def revoke_device(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
     """The hash of the token that is worth nothing from now on; None if there is no such device."""
     row = db.execute(
         "DELETE FROM devices WHERE id = ? AND account = ? RETURNING token_hash", (device, account)
@@ -101,7 +101,7 @@ def revoke(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
     return None if row is None else bytes(row["token_hash"])
 
 
-def saw(db: sqlite3.Connection, seen: dict[str, int]) -> None:
+def save_seen_times(db: sqlite3.Connection, seen: dict[str, int]) -> None:
     pairs = [(at, device) for device, at in seen.items()]
     db.executemany("UPDATE devices SET seen_at = ? WHERE id = ?", pairs)
 
@@ -118,9 +118,9 @@ def measure_usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
     return (0, 0) if row is None else (int(row["messages"]), int(row["bytes"]))
 
 
-def within_quota(
+def run_within_quota(
     db: sqlite3.Connection,
-    limits: Limits,
+    limits: RelayLimits,
     do: Callable[Concatenate[sqlite3.Connection, str, P], T],
     account: str,
     *args: P.args,
@@ -142,7 +142,7 @@ def within_quota(
     return result
 
 
-def next_update(db: sqlite3.Connection, account: str, count: int = 1) -> int:
+def allocate_updates(db: sqlite3.Connection, account: str, count: int = 1) -> int:
     """The first of `count` numbers for what the account's devices are told."""
     row = db.execute(
         "UPDATE accounts SET seq = seq + ? WHERE id = ? RETURNING seq", (count, account)
@@ -153,7 +153,7 @@ def next_update(db: sqlite3.Connection, account: str, count: int = 1) -> int:
 # ── Settings ────────────────────────────────────────────────────────────────────────────────────
 
 
-def settings(db: sqlite3.Connection, account: str) -> tuple[bytes | None, int]:
+def get_settings(db: sqlite3.Connection, account: str) -> tuple[bytes | None, int]:
     row = db.execute(
         "SELECT settings, settings_version FROM accounts WHERE id = ?", (account,)
     ).fetchone()
@@ -170,14 +170,14 @@ def set_settings(
         (value, account, expected),
     ).fetchone()
     if row is None:
-        return (False, *settings(db, account), 0)
-    return True, value, int(row["settings_version"]), next_update(db, account)
+        return (False, *get_settings(db, account), 0)
+    return True, value, int(row["settings_version"]), allocate_updates(db, account)
 
 
 # ── Push tokens ─────────────────────────────────────────────────────────────────────────────────
 
 
-def push_tokens(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+def list_push_tokens(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM push_tokens WHERE account = ? ORDER BY created_at DESC", (account,)
     )

@@ -16,7 +16,7 @@ from .errors import RelayConfigError
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-HEADER = "X-Forwarded-For"
+FORWARDED_HEADER = "X-Forwarded-For"
 # A person with IPv6 has a whole /64 to choose addresses from, so that is what is counted.
 IPV6_PREFIX = 64
 
@@ -32,9 +32,9 @@ class TrustedProxies:
             address.version == network.version and address in network for network in self._networks
         )
 
-    def client_of(self, request: web.Request) -> str:
+    def find_client(self, request: web.Request) -> str:
         """What limits are counted by: the client's IPv4 address, or the /64 of its IPv6 one."""
-        return self.resolve(request.remote or "", request.headers.getall(HEADER, []))
+        return self.resolve(request.remote or "", request.headers.getall(FORWARDED_HEADER, []))
 
     def resolve(self, peer: str, headers: Sequence[str]) -> str:
         client = parse_address(peer)
@@ -46,7 +46,7 @@ class TrustedProxies:
             if hop is None:
                 break  # the proxy before it wrote nonsense; count the proxy itself
             client = hop
-        return counted_as(client)
+        return format_rate_limit_key(client)
 
 
 def parse_network(text: str) -> Network:
@@ -74,7 +74,7 @@ def parse_address(text: str) -> Address | None:
     return mapped or address
 
 
-def counted_as(address: Address) -> str:
+def format_rate_limit_key(address: Address) -> str:
     if isinstance(address, ipaddress.IPv4Address) or address.is_loopback:
         return str(address)
     return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))

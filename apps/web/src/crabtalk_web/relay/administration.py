@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .blobs import Blobs
+from .blobs import BlobStore
 from .database import BUSY_MS
 from .errors import RelayConfigError
 from .ids import now_ms
-from .schema import migrate
+from .schema import migrate_database
 
 # Messages deleted in one transaction: a running relay waits for no more than that.
-BATCH = 2000
+DELETE_BATCH = 2000
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def open_database(data: Path) -> Iterator[sqlite3.Connection]:
         db.row_factory = sqlite3.Row
         db.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         db.execute("PRAGMA foreign_keys = ON")
-        migrate(db)
+        migrate_database(db)
     except sqlite3.Error as error:
         raise RelayConfigError(f"cannot open {path}: {error}; check the folder") from None
     try:
@@ -72,7 +72,7 @@ def remove_account(db: sqlite3.Connection, data: Path, account: str) -> bool:
     Its devices are out with the first transaction; what it has goes in batches, so that a running
     relay can write in between. When interrupted, removing it again finishes the work.
     """
-    if not shut_out(db, account):
+    if not lock_out_account(db, account):
         return False
     names = [
         str(row["name"])
@@ -82,11 +82,11 @@ def remove_account(db: sqlite3.Connection, data: Path, account: str) -> bool:
     for session in sessions:
         remove_session(db, int(session["no"]))
     db.execute("DELETE FROM accounts WHERE id = ?", (account,))
-    Blobs(data / "blobs").remove(names)
+    BlobStore(data / "blobs").remove(names)
     return True
 
 
-def shut_out(db: sqlite3.Connection, account: str) -> bool:
+def lock_out_account(db: sqlite3.Connection, account: str) -> bool:
     """Takes all tokens of an account away and has its key known no longer."""
     db.execute("BEGIN IMMEDIATE")
     row = db.execute(
@@ -105,9 +105,9 @@ def remove_session(db: sqlite3.Connection, number: int) -> None:
         cursor = db.execute(
             "DELETE FROM messages WHERE rowid IN"
             " (SELECT rowid FROM messages WHERE session = ? LIMIT ?)",
-            (number, BATCH),
+            (number, DELETE_BATCH),
         )
-        if cursor.rowcount < BATCH:
+        if cursor.rowcount < DELETE_BATCH:
             break
     db.execute("DELETE FROM sessions WHERE no = ?", (number,))
 
@@ -115,7 +115,7 @@ def remove_session(db: sqlite3.Connection, number: int) -> None:
 # ── For a running relay ─────────────────────────────────────────────────────────────────────────
 
 
-def removals_after(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
+def list_removals(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
     rows = db.execute("SELECT no, account FROM removals WHERE no > ? ORDER BY no", (number,))
     return [(int(row["no"]), str(row["account"])) for row in rows]
 
@@ -125,10 +125,10 @@ def forget_removals(db: sqlite3.Connection, number: int) -> None:
     db.execute("DELETE FROM removals WHERE no <= ?", (number,))
 
 
-def last_removal(db: sqlite3.Connection) -> int:
+def find_last_removal(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(no), 0) FROM removals").fetchone()[0])
 
 
-def invite_lifetime(seconds: float) -> int:
+def compute_invite_expiry(seconds: float) -> int:
     """When an invite that is made now expires, in milliseconds since 1970."""
     return now_ms() + round(seconds * 1000)

@@ -3,16 +3,18 @@
 from typing import Any
 
 from . import artifacts, shapes
-from .accounts import within_quota
-from .core import Core
-from .versions import Swap, versioned
+from .accounts import run_within_quota
+from .core import RelayContext
+from .versions import VersionedValue, build_update_value
 
 
-async def make(core: Core, account: str, new: shapes.NewArtifact) -> dict[str, Any]:
+async def create_and_announce(
+    core: RelayContext, account: str, new: shapes.NewArtifact
+) -> dict[str, Any]:
     made, update = await core.database.write(
-        within_quota,
+        run_within_quota,
         core.limits,
-        artifacts.create,
+        artifacts.create_artifact,
         account,
         new.id,
         new.header,
@@ -21,27 +23,29 @@ async def make(core: Core, account: str, new: shapes.NewArtifact) -> dict[str, A
     )
     if update:
         told = {name: value for name, value in made.items() if name != "id"}
-        core.hub.update(account, update, {"t": "new-artifact", "artifactId": new.id, **told})
+        core.hub.send_update(account, update, {"t": "new-artifact", "artifactId": new.id, **told})
     return made
 
 
-async def alter(
-    core: Core,
+async def change_and_announce(
+    core: RelayContext,
     account: str,
     artifact: str,
     header: tuple[bytes, int] | None,
     body: tuple[bytes, int] | None,
-) -> tuple[dict[str, Swap], bool]:
+) -> tuple[dict[str, VersionedValue], bool]:
     """What is there now, and whether it is what was wanted."""
     now, update = await core.database.write(
-        within_quota, core.limits, artifacts.change, account, artifact, header, body
+        run_within_quota, core.limits, artifacts.change_artifact, account, artifact, header, body
     )
     if update:
-        told = {name: versioned(each) for name, each in now.items()}
-        core.hub.update(account, update, {"t": "update-artifact", "artifactId": artifact, **told})
+        told = {name: build_update_value(each) for name, each in now.items()}
+        core.hub.send_update(
+            account, update, {"t": "update-artifact", "artifactId": artifact, **told}
+        )
     return now, update > 0
 
 
-async def remove(core: Core, account: str, artifact: str) -> None:
-    update = await core.database.write(artifacts.delete, account, artifact)
-    core.hub.update(account, update, {"t": "delete-artifact", "artifactId": artifact})
+async def delete_and_announce(core: RelayContext, account: str, artifact: str) -> None:
+    update = await core.database.write(artifacts.delete_artifact, account, artifact)
+    core.hub.send_update(account, update, {"t": "delete-artifact", "artifactId": artifact})

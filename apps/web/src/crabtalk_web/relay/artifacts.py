@@ -3,13 +3,13 @@
 import sqlite3
 from typing import Any
 
-from .accounts import next_update
-from .errors import RelayError, not_found
+from .accounts import allocate_updates
+from .errors import RelayError, build_not_found_error
 from .ids import now_ms
-from .versions import Swap
+from .versions import VersionedValue
 
 
-def create(
+def create_artifact(
     db: sqlite3.Connection, account: str, artifact: str, header: bytes, body: bytes, data_key: bytes
 ) -> tuple[dict[str, Any], int]:
     """The artifact, and the number of the update if it is new."""
@@ -17,46 +17,46 @@ def create(
     if row is not None and row["account"] != account:
         raise RelayError(409, "another account has an artifact of this id; choose a new one")
     if row is not None:
-        return view(row), 0
+        return build_artifact(row), 0
     now = now_ms()
     row = db.execute(
         "INSERT INTO artifacts VALUES (?, ?, ?, 1, ?, 1, ?, 0, ?, ?) RETURNING *",
         (artifact, account, header, body, data_key, now, now),
     ).fetchone()
-    return view(row), next_update(db, account)
+    return build_artifact(row), allocate_updates(db, account)
 
 
-def all_of(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+def list_artifacts(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
     """Without their bodies."""
     rows = db.execute(
         "SELECT * FROM artifacts WHERE account = ? ORDER BY updated_at DESC", (account,)
     )
-    return [without_body(view(row)) for row in rows]
+    return [drop_body(build_artifact(row)) for row in rows]
 
 
-def one(db: sqlite3.Connection, account: str, artifact: str) -> dict[str, Any]:
+def get_artifact(db: sqlite3.Connection, account: str, artifact: str) -> dict[str, Any]:
     row = db.execute(
         "SELECT * FROM artifacts WHERE id = ? AND account = ?", (artifact, account)
     ).fetchone()
     if row is None:
-        raise not_found("Artifact")
-    return view(row)
+        raise build_not_found_error("Artifact")
+    return build_artifact(row)
 
 
-def change(
+def change_artifact(
     db: sqlite3.Connection,
     account: str,
     artifact: str,
     header: tuple[bytes, int] | None,
     body: tuple[bytes, int] | None,
-) -> tuple[dict[str, Swap], int]:
+) -> tuple[dict[str, VersionedValue], int]:
     """What is there now of that which was to change, and the number of the update; 0 if one of
     them had changed before, and so nothing was."""
-    now = one(db, account, artifact)
+    now = get_artifact(db, account, artifact)
     wanted = {"header": header, "body": body}
     given = {name: each for name, each in wanted.items() if each is not None}
     old = {
-        name: Swap(now[name], now[f"{name}Version"])
+        name: VersionedValue(now[name], now[f"{name}Version"])
         for name, (_, expected) in given.items()
         if now[f"{name}Version"] != expected
     }
@@ -70,17 +70,19 @@ def change(
     db.execute(
         "UPDATE artifacts SET seq = seq + 1, updated_at = ? WHERE id = ?", (now_ms(), artifact)
     )
-    update = next_update(db, account)
-    return {name: Swap(value, v + 1, update) for name, (value, v) in given.items()}, update
+    update = allocate_updates(db, account)
+    return {
+        name: VersionedValue(value, v + 1, update) for name, (value, v) in given.items()
+    }, update
 
 
-def delete(db: sqlite3.Connection, account: str, artifact: str) -> int:
-    one(db, account, artifact)
+def delete_artifact(db: sqlite3.Connection, account: str, artifact: str) -> int:
+    get_artifact(db, account, artifact)
     db.execute("DELETE FROM artifacts WHERE id = ?", (artifact,))
-    return next_update(db, account)
+    return allocate_updates(db, account)
 
 
-def view(row: sqlite3.Row) -> dict[str, Any]:
+def build_artifact(row: sqlite3.Row) -> dict[str, Any]:
     return {
         "id": row["id"],
         "header": row["header"],
@@ -94,5 +96,5 @@ def view(row: sqlite3.Row) -> dict[str, Any]:
     }
 
 
-def without_body(artifact: dict[str, Any]) -> dict[str, Any]:
+def drop_body(artifact: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in artifact.items() if name not in ("body", "bodyVersion")}

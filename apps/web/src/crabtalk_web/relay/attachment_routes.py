@@ -6,97 +6,108 @@ import asyncio
 from aiohttp import web
 
 from . import attachments, shapes
-from .accounts import Device
-from .core import Core
-from .errors import RelayError, invalid, not_found
-from .mailroom import answer
-from .routing import OpenRoute, Route
+from .accounts import AccountDevice
+from .core import RelayContext
+from .errors import RelayError, build_invalid_error, build_not_found_error
+from .mailroom import build_json_response
+from .routing import AuthenticatedRoute, PublicRoute
 
-PIECE = 256 * 1024
-BYTES = "application/octet-stream"
+CHUNK = 256 * 1024
+BYTES_TYPE = "application/octet-stream"
 
 
 class AttachmentRoutes:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: RelayContext) -> None:
+        self._context = core
 
-    def routes(self) -> list[Route | OpenRoute]:
+    def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         base = "/v1/sessions/{id}/attachments"
         return [
-            Route("POST", f"{base}/request-upload", self.request_upload),
-            Route("POST", f"{base}/request-download", self.request_download),
-            Route("PUT", f"{base}/{{name}}", self.upload),
-            Route("GET", f"{base}/{{name}}", self.download),
+            AuthenticatedRoute("POST", f"{base}/request-upload", self.request_upload),
+            AuthenticatedRoute("POST", f"{base}/request-download", self.request_download),
+            AuthenticatedRoute("PUT", f"{base}/{{name}}", self.upload),
+            AuthenticatedRoute("GET", f"{base}/{{name}}", self.download),
         ]
 
-    async def request_upload(self, request: web.Request, caller: Device) -> web.Response:
-        session, limits = request.match_info["id"], self._core.limits
-        async with self._core.mailroom.parsed(request, shapes.UploadRequest) as wanted:
+    async def request_upload(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        session, limits = request.match_info["id"], self._context.limits
+        async with self._context.body_reader.read_body(request, shapes.UploadRequest) as wanted:
             size = wanted.size
         if size > limits.attachment:
-            raise invalid("body/size", f"must be at most {limits.attachment}")
-        self._core.doorman.knock(caller.account, "upload", limits.uploads_a_minute)
-        name = await self._core.database.write(
-            attachments.reserve, caller.account, session, size, quota=limits.account_files
+            raise build_invalid_error("body/size", f"must be at most {limits.attachment}")
+        self._context.authenticator.check_rate(caller.account, "upload", limits.uploads_a_minute)
+        name = await self._context.database.write(
+            attachments.reserve_attachment,
+            caller.account,
+            session,
+            size,
+            quota=limits.account_files,
         )
         told = {
-            "ref": f"{prefix(session)}{name}",
+            "ref": f"{build_ref_prefix(session)}{name}",
             "uploadUrl": self._url(request, session, name),
             "method": "PUT",
         }
-        return answer(told)
+        return build_json_response(told)
 
-    async def request_download(self, request: web.Request, caller: Device) -> web.Response:
+    async def request_download(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session = request.match_info["id"]
-        async with self._core.mailroom.parsed(request, shapes.DownloadRequest) as wanted:
+        async with self._context.body_reader.read_body(request, shapes.DownloadRequest) as wanted:
             ref = wanted.ref
-        if not ref.startswith(prefix(session)):
-            raise invalid("body/ref", "must be a ref of this session")
-        name = ref.removeprefix(prefix(session))
-        await self._kept(caller, session, name)
-        return answer({"downloadUrl": self._url(request, session, name)})
+        if not ref.startswith(build_ref_prefix(session)):
+            raise build_invalid_error("body/ref", "must be a ref of this session")
+        name = ref.removeprefix(build_ref_prefix(session))
+        await self._require_uploaded(caller, session, name)
+        return build_json_response({"downloadUrl": self._url(request, session, name)})
 
-    async def upload(self, request: web.Request, caller: Device) -> web.Response:
+    async def upload(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, name = request.match_info["id"], request.match_info["name"]
-        found = await self._core.database.read(attachments.find, caller.account, session, name)
+        found = await self._context.database.read(
+            attachments.find_attachment, caller.account, session, name
+        )
         if found.is_kept:
             raise RelayError(409, "this file was sent before; ask for a new ref")
         if request.content_length is not None and request.content_length > found.size:
-            raise larger_than_said(found.size)
-        with self._core.blobs.draft(name) as draft:
-            async for piece in request.content.iter_chunked(PIECE):
+            raise build_size_error(found.size)
+        with self._context.blobs.create_draft(name) as draft:
+            async for piece in request.content.iter_chunked(CHUNK):
                 if draft.size + len(piece) > found.size:
-                    raise larger_than_said(found.size)
+                    raise build_size_error(found.size)
                 await asyncio.to_thread(draft.write, piece)
             if draft.size != found.size:
                 raise RelayError(
                     400, f"{found.size} bytes were announced and {draft.size} came; send it again"
                 )
-            await asyncio.to_thread(draft.keep)
-        if not await self._core.database.write(attachments.keep, name):
-            await self._core.remove_blobs([name])
-            raise not_found("Attachment")
-        return answer({"success": True})
+            await asyncio.to_thread(draft.commit)
+        if not await self._context.database.write(attachments.mark_kept, name):
+            await self._context.remove_blobs([name])
+            raise build_not_found_error("Attachment")
+        return build_json_response({"success": True})
 
-    async def download(self, request: web.Request, caller: Device) -> web.StreamResponse:
+    async def download(self, request: web.Request, caller: AccountDevice) -> web.StreamResponse:
         session, name = request.match_info["id"], request.match_info["name"]
-        await self._kept(caller, session, name)
-        headers = {"Content-Type": BYTES, "Cache-Control": "private, immutable, max-age=31536000"}
-        return web.FileResponse(self._core.blobs.path(name), headers=headers)
+        await self._require_uploaded(caller, session, name)
+        headers = {
+            "Content-Type": BYTES_TYPE,
+            "Cache-Control": "private, immutable, max-age=31536000",
+        }
+        return web.FileResponse(self._context.blobs.path(name), headers=headers)
 
-    async def _kept(self, caller: Device, session: str, name: str) -> None:
-        found = await self._core.database.read(attachments.find, caller.account, session, name)
+    async def _require_uploaded(self, caller: AccountDevice, session: str, name: str) -> None:
+        found = await self._context.database.read(
+            attachments.find_attachment, caller.account, session, name
+        )
         if not found.is_kept:
-            raise not_found("Attachment")
+            raise build_not_found_error("Attachment")
 
     def _url(self, request: web.Request, session: str, name: str) -> str:
-        base = self._core.config.public_url.rstrip("/") or str(request.url.origin())
+        base = self._context.config.public_url.rstrip("/") or str(request.url.origin())
         return f"{base}/v1/sessions/{session}/attachments/{name}"
 
 
-def prefix(session: str) -> str:
+def build_ref_prefix(session: str) -> str:
     return f"sessions/{session}/attachments/"
 
 
-def larger_than_said(size: int) -> RelayError:
+def build_size_error(size: int) -> RelayError:
     return RelayError(413, f"{size} bytes were announced; ask for a new ref to send more")

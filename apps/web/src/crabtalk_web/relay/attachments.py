@@ -4,21 +4,23 @@ import sqlite3
 import uuid
 from dataclasses import dataclass
 
-from .errors import RelayError, not_found
+from .errors import RelayError, build_not_found_error
 from .ids import now_ms
-from .sessions import number_of
+from .sessions import find_session_number
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
+class StoredAttachment:
     name: str
     size: int
     is_kept: bool
 
 
-def reserve(db: sqlite3.Connection, account: str, session: str, size: int, *, quota: int) -> str:
+def reserve_attachment(
+    db: sqlite3.Connection, account: str, session: str, size: int, *, quota: int
+) -> str:
     """The name under which the bytes may now be sent. Its size counts from now on."""
-    number = number_of(db, account, session)
+    number = find_session_number(db, account, session)
     used = db.execute(
         "SELECT coalesce(sum(size), 0) FROM attachments WHERE account = ?", (account,)
     ).fetchone()[0]
@@ -36,17 +38,19 @@ def reserve(db: sqlite3.Connection, account: str, session: str, size: int, *, qu
     return name
 
 
-def find(db: sqlite3.Connection, account: str, session: str, name: str) -> Attachment:
+def find_attachment(
+    db: sqlite3.Connection, account: str, session: str, name: str
+) -> StoredAttachment:
     row = db.execute(
         "SELECT name, size, is_kept FROM attachments WHERE name = ? AND session = ?",
-        (name, number_of(db, account, session)),
+        (name, find_session_number(db, account, session)),
     ).fetchone()
     if row is None:
-        raise not_found("Attachment")
-    return Attachment(row["name"], row["size"], bool(row["is_kept"]))
+        raise build_not_found_error("Attachment")
+    return StoredAttachment(row["name"], row["size"], bool(row["is_kept"]))
 
 
-def keep(db: sqlite3.Connection, name: str) -> bool:
+def mark_kept(db: sqlite3.Connection, name: str) -> bool:
     """False when it was forgotten while its bytes came."""
     row = db.execute(
         "UPDATE attachments SET is_kept = 1 WHERE name = ? RETURNING name", (name,)
@@ -54,7 +58,7 @@ def keep(db: sqlite3.Connection, name: str) -> bool:
     return row is not None
 
 
-def forget_old(db: sqlite3.Connection, before: int, unsent_before: int) -> list[str]:
+def delete_old_attachments(db: sqlite3.Connection, before: int, unsent_before: int) -> list[str]:
     """The names of those whose time is over, and of those that were never sent."""
     rows = db.execute(
         "DELETE FROM attachments WHERE created_at < ? OR (created_at < ? AND NOT is_kept)"
@@ -64,5 +68,5 @@ def forget_old(db: sqlite3.Connection, before: int, unsent_before: int) -> list[
     return [row["name"] for row in rows]
 
 
-def names(db: sqlite3.Connection) -> set[str]:
+def list_names(db: sqlite3.Connection) -> set[str]:
     return {row["name"] for row in db.execute("SELECT name FROM attachments")}

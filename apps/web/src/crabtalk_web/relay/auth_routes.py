@@ -8,62 +8,65 @@ from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
 from . import accounts, pairings, shapes
-from .accounts import Device
-from .core import Core
+from .accounts import AccountDevice
+from .core import RelayContext
 from .doorman import CLIENT_HEADER
-from .errors import RelayError, not_found
+from .errors import RelayError, build_not_found_error
 from .ids import now_ms
-from .mailroom import answer
-from .pairings import Asked
+from .mailroom import build_json_response
+from .pairings import PairingState
 from .registration import Admission
-from .routing import OpenRoute, Route
+from .routing import AuthenticatedRoute, PublicRoute
 
 KEY_SIZE = 32
 SIGNATURE_SIZE = 64
-CHALLENGE = 1024
+MAX_CHALLENGE = 1024
 
 
 class AuthRoutes:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: RelayContext) -> None:
+        self._context = core
 
-    def routes(self) -> list[Route | OpenRoute]:
+    def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
-            OpenRoute("POST", "/v1/auth/nonce", self.nonce),
-            OpenRoute("POST", "/v1/auth", self.log_in),
-            OpenRoute("POST", "/v1/auth/request", self.ask_terminal),
-            OpenRoute("GET", "/v1/auth/request/status", self.status),
-            Route("POST", "/v1/auth/response", self.answer_terminal),
-            OpenRoute("POST", "/v1/auth/account/request", self.ask_account),
-            OpenRoute("GET", "/v1/auth/account/request/status", self.account_status),
-            Route("POST", "/v1/auth/account/response", self.answer_account),
-            Route("GET", "/v1/devices", self.devices),
-            Route("DELETE", "/v1/devices/{id}", self.revoke),
+            PublicRoute("POST", "/v1/auth/nonce", self.create_nonce),
+            PublicRoute("POST", "/v1/auth", self.log_in),
+            PublicRoute("POST", "/v1/auth/request", self.request_terminal),
+            PublicRoute("GET", "/v1/auth/request/status", self.terminal_status),
+            AuthenticatedRoute("POST", "/v1/auth/response", self.answer_terminal),
+            PublicRoute("POST", "/v1/auth/account/request", self.request_account),
+            PublicRoute("GET", "/v1/auth/account/request/status", self.account_status),
+            AuthenticatedRoute("POST", "/v1/auth/account/response", self.answer_account),
+            AuthenticatedRoute("GET", "/v1/devices", self.list_devices),
+            AuthenticatedRoute("DELETE", "/v1/devices/{id}", self.revoke_device),
         ]
 
-    async def nonce(self, request: web.Request) -> web.Response:
+    async def create_nonce(self, request: web.Request) -> web.Response:
         """Something to sign that nobody has signed before."""
-        self._knock(request)
-        return answer({"nonce": self._core.doorman.new_nonce()})
+        self._check_rate(request)
+        return build_json_response({"nonce": self._context.authenticator.new_nonce()})
 
     async def log_in(self, request: web.Request) -> web.Response:
-        self._knock(request)
-        limits = self._core.limits
-        async with self._core.mailroom.parsed(
-            request, shapes.Login, limits.strangers_body
+        self._check_rate(request)
+        limits = self._context.limits
+        async with self._context.body_reader.read_body(
+            request, shapes.LoginRequest, limits.strangers_body
         ) as login:
-            if not self._core.doorman.take_nonce(login.challenge) and self._core.config.nonce_only:
+            if (
+                not self._context.authenticator.take_nonce(login.challenge)
+                and self._context.config.nonce_only
+            ):
                 raise RelayError(401, "sign a nonce of POST /v1/auth/nonce, each one once")
             if not is_signed(login):
                 raise RelayError(401, "Invalid signature")
             token = await self._log_in(request, login)
-        return answer({"success": True, "token": token})
+        return build_json_response({"success": True, "token": token})
 
-    async def _log_in(self, request: web.Request, login: shapes.Login) -> str:
-        core, limits = self._core, self._core.limits
+    async def _log_in(self, request: web.Request, login: shapes.LoginRequest) -> str:
+        core, limits = self._context, self._context.limits
         give_back: Callable[[], None] | None = None
-        if not await core.database.read(accounts.is_known, login.public_key):
-            give_back = core.doorman.reserve_account(core.proxies.client_of(request))
+        if not await core.database.read(accounts.has_account, login.public_key):
+            give_back = core.authenticator.reserve_account(core.proxies.find_client(request))
         admission = Admission(
             core.config.registration_mode,
             limits.accounts,
@@ -73,97 +76,107 @@ class AuthRoutes:
         is_new = False
         try:
             token, is_new = await core.database.write(
-                accounts.log_in, login.public_key, login.challenge, client_of(request), admission
+                accounts.log_in,
+                login.public_key,
+                login.challenge,
+                read_client_header(request),
+                admission,
             )
         finally:
             if give_back is not None and not is_new:
                 give_back()
         return token
 
-    async def ask_terminal(self, request: web.Request) -> web.Response:
-        return await self._ask(request, "terminal")
+    async def request_terminal(self, request: web.Request) -> web.Response:
+        return await self._request_pairing(request, "terminal")
 
-    async def ask_account(self, request: web.Request) -> web.Response:
-        return await self._ask(request, "account")
+    async def request_account(self, request: web.Request) -> web.Response:
+        return await self._request_pairing(request, "account")
 
-    async def answer_terminal(self, request: web.Request, caller: Device) -> web.Response:
-        return await self._answer(request, caller, "terminal")
+    async def answer_terminal(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return await self._answer_pairing(request, caller, "terminal")
 
-    async def answer_account(self, request: web.Request, caller: Device) -> web.Response:
-        return await self._answer(request, caller, "account")
+    async def answer_account(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return await self._answer_pairing(request, caller, "account")
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def terminal_status(self, request: web.Request) -> web.Response:
         return await self._status(request, "terminal")
 
     async def account_status(self, request: web.Request) -> web.Response:
         return await self._status(request, "account")
 
     async def _status(self, request: web.Request, kind: str) -> web.Response:
-        self._knock(request)
+        self._check_rate(request)
         # In a query string a plus may have become a space.
         text = request.query.get("publicKey", "").replace(" ", "+")
         try:
             key = msgspec.convert(text, bytes)
         except msgspec.ValidationError:
             key = b""
-        status, supports_v2 = await self._core.database.read(
-            pairings.status, kind, checked(key), self._core.limits.pairing
+        status, supports_v2 = await self._context.database.read(
+            pairings.get_pairing_status, kind, check_public_key(key), self._context.limits.pairing
         )
-        return answer({"status": status, "supportsV2": supports_v2})
+        return build_json_response({"status": status, "supportsV2": supports_v2})
 
-    async def devices(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"devices": await self._core.database.read(accounts.devices, caller)})
+    async def list_devices(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response(
+            {"devices": await self._context.database.read(accounts.list_devices, caller)}
+        )
 
-    async def revoke(self, request: web.Request, caller: Device) -> web.Response:
+    async def revoke_device(self, request: web.Request, caller: AccountDevice) -> web.Response:
         device = request.match_info["id"]
-        hashed = await self._core.database.write(accounts.revoke, caller.account, device)
+        hashed = await self._context.database.write(accounts.revoke_device, caller.account, device)
         if hashed is None:
-            raise not_found("Device")
-        self._core.doorman.revoked(hashed)
-        self._core.hub.kick(device)
-        return answer({"success": True})
+            raise build_not_found_error("Device")
+        self._context.authenticator.forget_token(hashed)
+        self._context.hub.disconnect_device(device)
+        return build_json_response({"success": True})
 
-    async def _ask(self, request: web.Request, kind: str) -> web.Response:
-        self._knock(request)
-        limits = self._core.limits
-        async with self._core.mailroom.parsed(
+    async def _request_pairing(self, request: web.Request, kind: str) -> web.Response:
+        self._check_rate(request)
+        limits = self._context.limits
+        async with self._context.body_reader.read_body(
             request, shapes.PairingRequest, limits.strangers_body
         ) as asked:
-            known = await self._core.database.write(
-                pairings.ask,
+            known = await self._context.database.write(
+                pairings.request_pairing,
                 kind,
-                checked(asked.public_key),
-                client_of(request),
+                check_public_key(asked.public_key),
+                read_client_header(request),
                 supports_v2=bool(asked.supports_v2),
                 sealed=bool(asked.seals_token),
                 most=limits.pairings,
                 lifetime=limits.pairing,
             )
-        return answer(state_of(known))
+        return build_json_response(build_pairing_state(known))
 
-    async def _answer(self, request: web.Request, caller: Device, kind: str) -> web.Response:
-        limits = self._core.limits
-        async with self._core.mailroom.parsed(
+    async def _answer_pairing(
+        self, request: web.Request, caller: AccountDevice, kind: str
+    ) -> web.Response:
+        limits = self._context.limits
+        async with self._context.body_reader.read_body(
             request, shapes.PairingResponse, limits.strangers_body
         ) as response:
-            is_known = await self._core.database.write(
-                pairings.answer,
+            is_known = await self._context.database.write(
+                pairings.answer_pairing,
                 kind,
-                checked(response.public_key),
+                check_public_key(response.public_key),
                 caller.account,
                 response.response,
                 limits.pairing,
             )
         if not is_known:
             raise RelayError(404, "Request not found")
-        return answer({"success": True})
+        return build_json_response({"success": True})
 
-    def _knock(self, request: web.Request) -> None:
-        most = self._core.limits.strangers_requests
-        self._core.doorman.knock(self._core.proxies.client_of(request), "auth", most)
+    def _check_rate(self, request: web.Request) -> None:
+        most = self._context.limits.strangers_requests
+        self._context.authenticator.check_rate(
+            self._context.proxies.find_client(request), "auth", most
+        )
 
 
-def state_of(asked: Asked) -> dict[str, object]:
+def build_pairing_state(asked: PairingState) -> dict[str, object]:
     if asked.sealed_token:
         return {
             "state": "authorized",
@@ -175,22 +188,22 @@ def state_of(asked: Asked) -> dict[str, object]:
     return {"state": "requested"}
 
 
-def checked(public_key: bytes) -> bytes:
+def check_public_key(public_key: bytes) -> bytes:
     if len(public_key) != KEY_SIZE:
         raise RelayError(401, "Invalid public key")
     return public_key
 
 
-def is_signed(login: shapes.Login) -> bool:
-    if len(login.signature) != SIGNATURE_SIZE or not 0 < len(login.challenge) <= CHALLENGE:
+def is_signed(login: shapes.LoginRequest) -> bool:
+    if len(login.signature) != SIGNATURE_SIZE or not 0 < len(login.challenge) <= MAX_CHALLENGE:
         return False
     try:
-        VerifyKey(checked(login.public_key)).verify(login.challenge, login.signature)
+        VerifyKey(check_public_key(login.public_key)).verify(login.challenge, login.signature)
     except CryptoError:
         return False
     return True
 
 
-def client_of(request: web.Request) -> str:
+def read_client_header(request: web.Request) -> str:
     """What kind of program it says it is: `cli/1.2.5`."""
     return request.headers.get(CLIENT_HEADER, "")

@@ -10,10 +10,10 @@ from types import TracebackType
 
 from .errors import RelayConfigError
 
-NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.enc")
+BLOB_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.enc")
 
 
-class Blobs:
+class BlobStore:
     """Raises RelayConfigError."""
 
     def __init__(self, folder: Path) -> None:
@@ -28,18 +28,18 @@ class Blobs:
 
     def path(self, name: str) -> Path:
         """Two characters of the name make a folder, so that none grows too large."""
-        if not NAME.fullmatch(name):
+        if not BLOB_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a blob")
         return self._folder / name[:2] / name
 
-    def draft(self, name: str) -> "BlobDraft":
+    def create_draft(self, name: str) -> "BlobDraft":
         return BlobDraft(self.path(name))
 
     def remove(self, names: list[str]) -> None:
         for name in names:
             self.path(name).unlink(missing_ok=True)
 
-    def sweep(self, known: set[str], older_than: float) -> int:
+    def remove_unknown(self, known: set[str], older_than: float) -> int:
         """Removes what no row speaks of. The young may be under way; how many went."""
         removed = 0
         until = time.time() - older_than
@@ -79,7 +79,7 @@ class BlobDraft:
             rest = rest[os.write(self._file, rest) :]
         self.size += len(data)
 
-    def keep(self) -> None:
+    def commit(self) -> None:
         os.fsync(self._file)
         self._draft.replace(self._path)
         folder = os.open(self._path.parent, os.O_RDONLY)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from .addresses import TrustedProxies
 from .errors import RelayConfigError
-from .limits import Limits
-from .registration import MODES, Mode
+from .limits import RelayLimits
+from .registration import REGISTRATION_MODES, RegistrationMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class RelayConfig:
     nonce_only: bool = False
     # Who may make an account: "open", "invite" or "closed". Empty: "open" for a relay that only
     # this machine reaches, else "invite".
-    registration: Mode | Literal[""] = ""
+    registration: RegistrationMode | Literal[""] = ""
     # Addresses and networks of proxies whose X-Forwarded-For is believed.
     trusted_proxies: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: RelayLimits = field(default_factory=RelayLimits)
 
     def __post_init__(self) -> None:
         """Raises RelayConfigError."""
         if self.durability not in ("fsync", "os"):
             raise RelayConfigError(f'durability is "fsync" or "os", not {self.durability!r}')
-        if self.registration and self.registration not in MODES:
+        if self.registration and self.registration not in REGISTRATION_MODES:
             raise RelayConfigError(
                 f'registration is "open", "invite" or "closed", not {self.registration!r}'
             )
@@ -65,7 +65,7 @@ class RelayConfig:
         return not (is_loopback(self.host) and is_loopback(public))
 
     @property
-    def registration_mode(self) -> Mode:
+    def registration_mode(self) -> RegistrationMode:
         return self.registration or ("invite" if self.is_public else "open")
 
     def notices(self) -> list[str]:

@@ -4,29 +4,29 @@ import asyncio
 from dataclasses import dataclass
 
 from .addresses import TrustedProxies
-from .blobs import Blobs
+from .blobs import BlobStore
 from .config import RelayConfig
-from .database import Database
-from .doorman import Doorman
-from .hub import Hub
-from .limits import Limits
-from .mailroom import Mailroom
-from .presence import Presence
+from .database import RelayDatabase
+from .doorman import Authenticator
+from .hub import SocketHub
+from .limits import RelayLimits
+from .mailroom import BodyReader
+from .presence import PresenceTracker
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class RelayContext:
     config: RelayConfig
-    database: Database
-    blobs: Blobs
-    hub: Hub
-    presence: Presence
-    doorman: Doorman
-    mailroom: Mailroom
+    database: RelayDatabase
+    blobs: BlobStore
+    hub: SocketHub
+    presence: PresenceTracker
+    authenticator: Authenticator
+    body_reader: BodyReader
     proxies: TrustedProxies
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RelayLimits:
         return self.config.limits
 
     async def remove_blobs(self, names: list[str]) -> None:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .errors import RelayConfigError, RelayError
-from .schema import migrate
+from .schema import migrate_database
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-READERS = 2
+READER_THREADS = 2
 # The others shall not wait for a queue of any length, nor a crash undo one.
-MOST_TOGETHER = 256
+MAX_BATCH = 256
 BUSY_MS = 5000
 # 32 MB: folding the log into the file costs two more flushes, which all who wait then wait for.
 CHECKPOINT_PAGES = 8000
@@ -34,31 +34,31 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    do: Callable[[sqlite3.Connection], Any]
-    done: "asyncio.Future[Any]"
+class WriteJob:
+    function: Callable[[sqlite3.Connection], Any]
+    future: "asyncio.Future[Any]"
     result: Any = None
     error: Exception | None = None
 
 
 @dataclass(slots=True)
-class Statistics:
-    works: int = 0
+class WriteStatistics:
+    jobs: int = 0
     transactions: int = 0
     waiting: int = 0
 
 
-class Database:
+class RelayDatabase:
     """Opened by its constructor, which raises RelayConfigError."""
 
     def __init__(self, path: Path, *, flush: bool = True) -> None:
         self._path = path
         self._flush = flush
-        self._waiting: deque[Work] = deque()
+        self._jobs: deque[WriteJob] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self.statistics = Statistics()
-        self._reading = threading.local()
+        self.statistics = WriteStatistics()
+        self._thread_local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,13 +66,13 @@ class Database:
             path.touch(mode=0o600)
             path.chmod(0o600)
             self._writer = self._connect()
-            migrate(self._writer)
+            migrate_database(self._writer)
         except (OSError, sqlite3.Error) as error:
             raise RelayConfigError(
                 f"cannot open {path}: {error}; check the folder, or restore a copy"
             ) from None
-        self._pool = ThreadPoolExecutor(READERS, "relay-read")
-        self._thread = threading.Thread(target=self._work, name="relay-write", daemon=True)
+        self._pool = ThreadPoolExecutor(READER_THREADS, "relay-read")
+        self._thread = threading.Thread(target=self._run_writer, name="relay-write", daemon=True)
         self._thread.start()
 
     async def write(
@@ -84,11 +84,11 @@ class Database:
         """What `do` returns, once it is kept. Those who are told of it are told in the order in
         which it happened. When cancelled, the work is done all the same."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        work = Work(lambda db: do(db, *args, **given), future)
+        work = WriteJob(lambda db: do(db, *args, **given), future)
         with self._wake:
             if self._closing:
                 raise RelayError(503, "the relay is stopping; try again in a moment")
-            self._waiting.append(work)
+            self._jobs.append(work)
             self._wake.notify()
         return await future
 
@@ -132,33 +132,33 @@ class Database:
         *args: P.args,
         **given: P.kwargs,
     ) -> T:
-        db: sqlite3.Connection | None = getattr(self._reading, "db", None)
+        db: sqlite3.Connection | None = getattr(self._thread_local, "db", None)
         if db is None:
-            db = self._reading.db = self._connect()
+            db = self._thread_local.db = self._connect()
             db.execute("PRAGMA query_only = ON")
             self._readers.append(db)
         return do(db, *args, **given)
 
-    def _work(self) -> None:
+    def _run_writer(self) -> None:
         while True:
             with self._wake:
-                while not self._waiting and not self._closing:
+                while not self._jobs and not self._closing:
                     self._wake.wait()
-                if not self._waiting:
+                if not self._jobs:
                     return
-                count = min(len(self._waiting), MOST_TOGETHER)
-                works = [self._waiting.popleft() for _ in range(count)]
-                self.statistics.waiting = len(self._waiting)
-            self._do_together(works)
-            report(works)
+                count = min(len(self._jobs), MAX_BATCH)
+                works = [self._jobs.popleft() for _ in range(count)]
+                self.statistics.waiting = len(self._jobs)
+            self._run_batch(works)
+            report_results(works)
 
-    def _do_together(self, works: list[Work]) -> None:
-        self.statistics.works += len(works)
+    def _run_batch(self, works: list[WriteJob]) -> None:
+        self.statistics.jobs += len(works)
         self.statistics.transactions += 1
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for work in works:
-                self._do(work)
+                self._run_job(work)
             self._writer.execute("COMMIT")
         except Exception:
             log.exception("nothing could be kept")
@@ -169,10 +169,10 @@ class Database:
                     507, "the relay cannot write its database; look at its disk, then try again"
                 )
 
-    def _do(self, work: Work) -> None:
+    def _run_job(self, work: WriteJob) -> None:
         self._writer.execute("SAVEPOINT work")
         try:
-            work.result = work.do(self._writer)
+            work.result = work.function(self._writer)
         except Exception as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise  # the disk, not the work
@@ -181,17 +181,17 @@ class Database:
         self._writer.execute("RELEASE work")
 
 
-def report(works: list[Work]) -> None:
+def report_results(works: list[WriteJob]) -> None:
     """One call into the loop, however many wait there."""
     with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        works[0].done.get_loop().call_soon_threadsafe(settle, works)
+        works[0].future.get_loop().call_soon_threadsafe(resolve_futures, works)
 
 
-def settle(works: list[Work]) -> None:
+def resolve_futures(works: list[WriteJob]) -> None:
     for work in works:
-        if work.done.done():
+        if work.future.done():
             continue  # whoever waited was cancelled
         if work.error is None:
-            work.done.set_result(work.result)
+            work.future.set_result(work.result)
         else:
-            work.done.set_exception(work.error)
+            work.future.set_exception(work.error)

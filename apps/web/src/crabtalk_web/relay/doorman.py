@@ -8,85 +8,85 @@ from collections.abc import Callable
 from aiohttp import web
 
 from . import accounts
-from .accounts import Device
-from .database import Database
+from .accounts import AccountDevice
+from .database import RelayDatabase
 from .errors import RelayError
-from .ids import now_ms, token_hash
-from .limits import Limits
+from .ids import hash_token, now_ms
+from .limits import RelayLimits
 
 CLIENT_HEADER = "X-Happy-Client"
-REMEMBERED = 10_000
-NONCES = 10_000
+MAX_REMEMBERED = 10_000
+MAX_NONCES = 10_000
 MINUTE = 60.0
 HOUR = 3600.0
 # How far `seenAt` of a device may be behind, in milliseconds.
-SEEN = 60_000
+SEEN_PRECISION = 60_000
 
 
-class Doorman:
-    def __init__(self, database: Database, limits: Limits) -> None:
+class Authenticator:
+    def __init__(self, database: RelayDatabase, limits: RelayLimits) -> None:
         self._database = database
         self._limits = limits
-        self._known: OrderedDict[bytes, Device] = OrderedDict()
+        self._devices: OrderedDict[bytes, AccountDevice] = OrderedDict()
         self._revoked: OrderedDict[bytes, None] = OrderedDict()
         self._removed: OrderedDict[str, None] = OrderedDict()  # accounts
         self._seen: dict[str, int] = {}
         self._unwritten: dict[str, int] = {}
         self._renamed: dict[str, str] = {}
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
-        self._knocks: Counter[tuple[str, str]] = Counter()
-        self._minute = 0.0
-        self._made: dict[str, deque[float]] = {}  # when accounts were made, by address
+        self._request_counts: Counter[tuple[str, str]] = Counter()
+        self._minute_started_at = 0.0
+        self._creation_times: dict[str, deque[float]] = {}  # when accounts were made, by address
 
-    async def caller(self, request: web.Request) -> Device:
+    async def authenticate(self, request: web.Request) -> AccountDevice:
         """Raises RelayError 401."""
         header = request.headers.get("Authorization", "")
         kind, _, token = header.partition(" ")
         if kind.lower() != "bearer" or not token:
             raise RelayError(401, "Missing authorization header")
-        device = await self.device(token.strip())
+        device = await self.find_device(token.strip())
         if device is None:
             raise RelayError(401, "Invalid token")
-        client = request.headers.get(CLIENT_HEADER, "")[: accounts.CLIENT_NAME]
+        client = request.headers.get(CLIENT_HEADER, "")[: accounts.MAX_CLIENT_NAME]
         if client and client != device.client:
-            device = Device(device.id, device.account, client)
-            self._known[token_hash(token.strip())] = device
+            device = AccountDevice(device.id, device.account, client)
+            self._devices[hash_token(token.strip())] = device
             self._renamed[device.id] = client
         return device
 
-    async def device(self, token: str) -> Device | None:
-        hashed = token_hash(token)
-        device = self._known.get(hashed)
+    async def find_device(self, token: str) -> AccountDevice | None:
+        hashed = hash_token(token)
+        device = self._devices.get(hashed)
         if device is None:
-            device = await self._database.read(accounts.device_of_token, hashed)
+            device = await self._database.read(accounts.find_device, hashed)
             # It may have been revoked while we asked.
             if device is None or hashed in self._revoked or device.account in self._removed:
                 return None
-            self._known[hashed] = device
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        self._saw(device.id)
+            self._devices[hashed] = device
+            if len(self._devices) > MAX_REMEMBERED:
+                self._devices.popitem(last=False)
+        self._mark_seen(device.id)
         return device
 
-    def revoked(self, hashed: bytes) -> None:
-        self._known.pop(hashed, None)
+    def forget_token(self, hashed: bytes) -> None:
+        self._devices.pop(hashed, None)
         self._revoked[hashed] = None
-        if len(self._revoked) > REMEMBERED:
+        if len(self._revoked) > MAX_REMEMBERED:
             self._revoked.popitem(last=False)
 
     def forget_account(self, account: str) -> None:
         """It was removed, and its tokens with it."""
         self._removed[account] = None
-        if len(self._removed) > REMEMBERED:
+        if len(self._removed) > MAX_REMEMBERED:
             self._removed.popitem(last=False)
-        for hashed in [one for one, device in self._known.items() if device.account == account]:
-            self.revoked(hashed)
+        for hashed in [one for one, device in self._devices.items() if device.account == account]:
+            self.forget_token(hashed)
 
     def reserve_account(self, who: str) -> Callable[[], None]:
         """Counts an account that an address is about to make. What it returns takes that back,
         for when none was made. Raises RelayError 429."""
         now, most = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
-        made = self._made.setdefault(who, deque())
+        made = self._creation_times.setdefault(who, deque())
         while made and made[0] < now - HOUR:
             made.popleft()
         if len(made) >= most:
@@ -94,29 +94,29 @@ class Doorman:
                 429, f"at most {most} new accounts an hour from one address; try again later"
             )
         made.append(now)
-        if len(self._made) > REMEMBERED:
+        if len(self._creation_times) > MAX_REMEMBERED:
             recent = {
                 each: times
-                for each, times in self._made.items()
+                for each, times in self._creation_times.items()
                 if times and times[-1] > now - HOUR
             }
-            self._made = recent
+            self._creation_times = recent
         return lambda: made.remove(now) if now in made else None
 
-    def knock(self, who: str, what: str, most: int) -> None:
+    def check_rate(self, who: str, what: str, most: int) -> None:
         """Counts within a minute. Raises RelayError 429."""
         now = asyncio.get_running_loop().time()
-        if now - self._minute > MINUTE:
-            self._minute = now
-            self._knocks.clear()
-        self._knocks[what, who] += 1
-        if self._knocks[what, who] > most:
+        if now - self._minute_started_at > MINUTE:
+            self._minute_started_at = now
+            self._request_counts.clear()
+        self._request_counts[what, who] += 1
+        if self._request_counts[what, who] > most:
             raise RelayError(429, f"at most {most} of these requests a minute; try again later")
 
     def new_nonce(self) -> bytes:
         nonce = secrets.token_bytes(32)
         self._nonces[nonce] = asyncio.get_running_loop().time() + self._limits.nonce
-        if len(self._nonces) > NONCES:
+        if len(self._nonces) > MAX_NONCES:
             self._nonces.popitem(last=False)
         return nonce
 
@@ -127,14 +127,14 @@ class Doorman:
     async def flush(self) -> None:
         seen, self._unwritten = self._unwritten, {}
         if seen:
-            await self._database.write(accounts.saw, seen)
-        if len(self._seen) > REMEMBERED:
+            await self._database.write(accounts.save_seen_times, seen)
+        if len(self._seen) > MAX_REMEMBERED:
             self._seen.clear()
         renamed, self._renamed = self._renamed, {}
         if renamed:
             await self._database.write(accounts.rename_devices, renamed)
 
-    def _saw(self, device: str) -> None:
+    def _mark_seen(self, device: str) -> None:
         now = now_ms()
-        if now - self._seen.get(device, 0) > SEEN:
+        if now - self._seen.get(device, 0) > SEEN_PRECISION:
             self._seen[device] = self._unwritten[device] = now

@@ -17,11 +17,11 @@ class RelayConfigError(Exception):
     """The relay cannot start like this."""
 
 
-def not_found(what: str) -> RelayError:
+def build_not_found_error(what: str) -> RelayError:
     return RelayError(404, f"{what} not found")
 
 
-def invalid(where: str, reason: str) -> RelayError:
+def build_invalid_error(where: str, reason: str) -> RelayError:
     """In the shape clients of this protocol expect of a request that does not parse."""
     message = f"{where} {reason}"
     return RelayError(400, message, {"error": "Error", "message": message, "statusCode": 400})

@@ -6,43 +6,43 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import packets
-from .ids import now_ms, update_id
-from .limits import Limits
-from .socket import Socket
+from .ids import new_update_id, now_ms
+from .limits import RelayLimits
+from .socket import ClientSocket
 
 
-class House:
+class AccountSockets:
     """The sockets of one account."""
 
     def __init__(self) -> None:
-        self.sockets: set[Socket] = set()
-        self.devices: set[Socket] = set()
-        self.sessions: defaultdict[str, set[Socket]] = defaultdict(set)
-        self.machines: defaultdict[str, set[Socket]] = defaultdict(set)
+        self.sockets: set[ClientSocket] = set()
+        self.devices: set[ClientSocket] = set()
+        self.sessions: defaultdict[str, set[ClientSocket]] = defaultdict(set)
+        self.machines: defaultdict[str, set[ClientSocket]] = defaultdict(set)
         # The last to say it can is asked: whoever it replaces may be dead without knowing.
-        self.methods: dict[str, list[Socket]] = {}
+        self.methods: dict[str, list[ClientSocket]] = {}
         # When a session's or machine's socket last came or went.
-        self.moved: dict[str, float] = {}
-        self.registered = asyncio.Event()
+        self.changed_at: dict[str, float] = {}
+        self.method_registered = asyncio.Event()
 
 
-class Hub:
-    def __init__(self, limits: Limits) -> None:
+class SocketHub:
+    def __init__(self, limits: RelayLimits) -> None:
         self._limits = limits
-        self._houses: dict[str, House] = {}
+        self._accounts: dict[str, AccountSockets] = {}
         self.count = 0
 
-    def house(self, account: str) -> House:
-        if account not in self._houses:
-            self._houses[account] = House()
-        return self._houses[account]
+    def get_account(self, account: str) -> AccountSockets:
+        if account not in self._accounts:
+            self._accounts[account] = AccountSockets()
+        return self._accounts[account]
 
-    def sockets(self) -> Iterator[Socket]:
-        for house in list(self._houses.values()):
+    def list_sockets(self) -> Iterator[ClientSocket]:
+        for house in list(self._accounts.values()):
             yield from list(house.sockets)
 
-    def join(self, socket: Socket) -> None:
-        house = self.house(socket.account)
+    def add(self, socket: ClientSocket) -> None:
+        house = self.get_account(socket.account)
         house.sockets.add(socket)
         self.count += 1
         if socket.scope == "user-scoped":
@@ -50,10 +50,10 @@ class Hub:
         else:
             rooms = house.sessions if socket.scope == "session-scoped" else house.machines
             rooms[socket.record].add(socket)
-            house.moved[socket.record] = asyncio.get_running_loop().time()
+            house.changed_at[socket.record] = asyncio.get_running_loop().time()
 
-    def leave(self, socket: Socket) -> None:
-        house = self.house(socket.account)
+    def remove(self, socket: ClientSocket) -> None:
+        house = self.get_account(socket.account)
         if socket not in house.sockets:
             return
         house.sockets.discard(socket)
@@ -62,27 +62,27 @@ class Hub:
         for rooms in (house.sessions, house.machines):
             if socket in rooms.get(socket.record, ()):
                 rooms[socket.record].discard(socket)
-                house.moved[socket.record] = asyncio.get_running_loop().time()
+                house.changed_at[socket.record] = asyncio.get_running_loop().time()
                 if not rooms[socket.record]:
                     del rooms[socket.record]
         for method in list(socket.methods):
-            self.unregister(socket, method)
-        socket.gone()
+            self.unregister_method(socket, method)
+        socket.fail_requests()
 
-    def tidy(self) -> None:
+    def remove_empty_accounts(self) -> None:
         """Forgets those nobody is left of."""
         before = asyncio.get_running_loop().time() - self._limits.rpc_absent
-        for account, house in list(self._houses.items()):
+        for account, house in list(self._accounts.items()):
             here = house.sessions.keys() | house.machines.keys()
-            for record, at in list(house.moved.items()):
+            for record, at in list(house.changed_at.items()):
                 if at < before and record not in here:
-                    del house.moved[record]
-            if not house.sockets and not house.moved:
-                del self._houses[account]
+                    del house.changed_at[record]
+            if not house.sockets and not house.changed_at:
+                del self._accounts[account]
 
     # ── Telling ─────────────────────────────────────────────────────────────────────────────
 
-    def update(
+    def send_update(
         self,
         account: str,
         seq: int,
@@ -91,37 +91,37 @@ class Hub:
         session: str = "",
         machine: str = "",
         devices: bool = True,
-        skip: Socket | None = None,
+        skip: ClientSocket | None = None,
     ) -> None:
         """To the account's devices, and to those that are there for the session or machine."""
-        readers = self._readers(account, session, machine, devices=devices)
+        readers = self._find_recipients(account, session, machine, devices=devices)
         if readers:
-            update = {"id": update_id(), "seq": seq, "body": body, "createdAt": now_ms()}
-            tell(readers, packets.event("update", update), skip)
+            update = {"id": new_update_id(), "seq": seq, "body": body, "createdAt": now_ms()}
+            send_to_all(readers, packets.encode_event("update", update), skip)
 
-    def ephemeral(self, account: str, body: dict[str, Any]) -> None:
+    def send_ephemeral(self, account: str, body: dict[str, Any]) -> None:
         """What is not kept: to devices that are there."""
-        readers = self._readers(account)
+        readers = self._find_recipients(account)
         if readers:
-            tell(readers, packets.event("ephemeral", body), None)
+            send_to_all(readers, packets.encode_event("ephemeral", body), None)
 
     def is_watched(self, account: str) -> bool:
-        return any(socket.is_watched for socket in self._readers(account))
+        return any(socket.is_watched for socket in self._find_recipients(account))
 
-    def kick(self, device: str) -> None:
-        for socket in self.sockets():
+    def disconnect_device(self, device: str) -> None:
+        for socket in self.list_sockets():
             if socket.device.id == device:
                 socket.close()
 
-    def kick_account(self, account: str) -> None:
-        house = self._houses.get(account)
+    def disconnect_account(self, account: str) -> None:
+        house = self._accounts.get(account)
         for socket in list(house.sockets) if house is not None else []:
             socket.close()
 
-    def _readers(
+    def _find_recipients(
         self, account: str, session: str = "", machine: str = "", *, devices: bool = True
-    ) -> set[Socket]:
-        house = self._houses.get(account)
+    ) -> set[ClientSocket]:
+        house = self._accounts.get(account)
         if house is None:
             return set()
         readers = house.devices if devices else set()
@@ -132,26 +132,26 @@ class Hub:
 
     # ── Methods ─────────────────────────────────────────────────────────────────────────────
 
-    def register(self, socket: Socket, method: str) -> None:
-        house = self.house(socket.account)
+    def register_method(self, socket: ClientSocket, method: str) -> None:
+        house = self.get_account(socket.account)
         able = house.methods.setdefault(method, [])
         if socket in able:
             able.remove(socket)
         able.append(socket)
         socket.methods.add(method)
-        house.registered.set()
-        house.registered = asyncio.Event()
+        house.method_registered.set()
+        house.method_registered = asyncio.Event()
 
-    def unregister(self, socket: Socket, method: str) -> None:
+    def unregister_method(self, socket: ClientSocket, method: str) -> None:
         socket.methods.discard(method)
-        able = self.house(socket.account).methods.get(method, [])
+        able = self.get_account(socket.account).methods.get(method, [])
         if socket in able:
             able.remove(socket)
             if not able:
-                del self.house(socket.account).methods[method]
+                del self.get_account(socket.account).methods[method]
 
 
-def tell(readers: Iterable[Socket], text: str, skip: Socket | None) -> None:
+def send_to_all(readers: Iterable[ClientSocket], text: str, skip: ClientSocket | None) -> None:
     for socket in readers:
         if socket is not skip:
             socket.send(text)

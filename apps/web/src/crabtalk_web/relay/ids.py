@@ -10,7 +10,7 @@ import secrets
 import string
 import time
 
-DIGITS = string.digits + string.ascii_lowercase
+BASE36_DIGITS = string.digits + string.ascii_lowercase
 LETTERS = string.ascii_letters + string.digits
 TOKEN_BYTES = 32
 
@@ -23,11 +23,11 @@ def now_ms() -> int:
 
 def new_id() -> str:
     """25 characters, the first a c; later ones sort later, which keeps indexes small."""
-    rest = base36(random.getrandbits(64), 12)
-    return f"c{base36(now_ms(), 8)}{base36(next(_counter), 4)}{rest}"
+    rest = to_base36(random.getrandbits(64), 12)
+    return f"c{to_base36(now_ms(), 8)}{to_base36(next(_counter), 4)}{rest}"
 
 
-def update_id() -> str:
+def new_update_id() -> str:
     number = random.getrandbits(72)
     return "".join(LETTERS[(number >> 6 * at) % 62] for at in range(12))
 
@@ -36,14 +36,14 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
-def token_hash(token: str) -> bytes:
+def hash_token(token: str) -> bytes:
     """What is kept of a token: whoever reads the database cannot use it."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def base36(number: int, width: int) -> str:
+def to_base36(number: int, width: int) -> str:
     letters = []
     for _ in range(width):
         number, digit = divmod(number, 36)
-        letters.append(DIGITS[digit])
+        letters.append(BASE36_DIGITS[digit])
     return "".join(reversed(letters))

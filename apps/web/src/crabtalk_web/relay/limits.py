@@ -7,7 +7,7 @@ from .errors import RelayConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RelayLimits:
     """Sizes are in bytes, times in seconds."""
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────
@@ -76,12 +76,12 @@ class Limits:
                 raise ValueError(f"{name} must be a number above zero, not {value!r}")
 
 
-def read_limits(given: Mapping[str, float]) -> Limits:
+def read_limits(given: Mapping[str, float]) -> RelayLimits:
     """Bounds as a settings file has them. Raises RelayConfigError."""
-    known = {field.name: type(field.default) for field in fields(Limits)}
+    known = {field.name: type(field.default) for field in fields(RelayLimits)}
     for name, value in given.items():
         if name not in known:
             raise RelayConfigError(f"relay.limits.{name} is no bound; docs/relay.md lists them")
         if not value > 0 or (known[name] is int and not isinstance(value, int)):
             raise RelayConfigError(f"relay.limits.{name} must be a number above zero")
-    return Limits(**given)  # type: ignore[arg-type]  # checked above
+    return RelayLimits(**given)  # type: ignore[arg-type]  # checked above

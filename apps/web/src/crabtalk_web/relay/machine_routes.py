@@ -3,95 +3,105 @@
 from aiohttp import web
 
 from . import access_keys, machines, shapes
-from .accounts import Device, within_quota
-from .core import Core
-from .errors import invalid
-from .mailroom import answer
-from .routing import OpenRoute, Route
+from .accounts import AccountDevice, run_within_quota
+from .core import RelayContext
+from .errors import build_invalid_error
+from .mailroom import build_json_response
+from .routing import AuthenticatedRoute, PublicRoute
 
 
 class MachineRoutes:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: RelayContext) -> None:
+        self._context = core
 
-    def routes(self) -> list[Route | OpenRoute]:
+    def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         access = "/v1/access-keys/{session}/{machine}"
         return [
-            Route("POST", "/v1/machines", self.register),
-            Route("GET", "/v1/machines", self.all),
-            Route("GET", "/v1/machines/{id}", self.one),
-            Route("DELETE", "/v1/machines/{id}", self.delete),
-            Route("GET", access, self.access_key),
-            Route("POST", access, self.create_access_key),
-            Route("PUT", access, self.change_access_key),
+            AuthenticatedRoute("POST", "/v1/machines", self.register),
+            AuthenticatedRoute("GET", "/v1/machines", self.list_machines),
+            AuthenticatedRoute("GET", "/v1/machines/{id}", self.get_machine),
+            AuthenticatedRoute("DELETE", "/v1/machines/{id}", self.delete),
+            AuthenticatedRoute("GET", access, self.get_access_key),
+            AuthenticatedRoute("POST", access, self.create_access_key),
+            AuthenticatedRoute("PUT", access, self.change_access_key),
         ]
 
-    async def register(self, request: web.Request, caller: Device) -> web.Response:
-        async with self._core.mailroom.parsed(request, shapes.NewMachine) as new:
-            if len(new.metadata) + len(new.daemon_state or b"") > self._core.limits.metadata:
-                raise invalid("body/metadata", f"has at most {self._core.limits.metadata} bytes")
-            machine, update = await self._core.database.write(
-                within_quota,
-                self._core.limits,
-                machines.register,
+    async def register(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        async with self._context.body_reader.read_body(request, shapes.NewMachine) as new:
+            if len(new.metadata) + len(new.daemon_state or b"") > self._context.limits.metadata:
+                raise build_invalid_error(
+                    "body/metadata", f"has at most {self._context.limits.metadata} bytes"
+                )
+            machine, update = await self._context.database.write(
+                run_within_quota,
+                self._context.limits,
+                machines.register_machine,
                 caller.account,
                 new.id,
                 new.metadata,
                 new.daemon_state or None,
                 new.data_encryption_key,
-                self._core.limits.account_machines,
+                self._context.limits.account_machines,
             )
-        self._core.presence.welcome("machines", caller.account, new.id)
+        self._context.presence.mark_begun("machines", caller.account, new.id)
         if update:
             told = {name: value for name, value in machine.items() if name != "id"}
             body = {"t": "new-machine", "machineId": new.id, **told}
-            self._core.hub.update(caller.account, update, body)
+            self._context.hub.send_update(caller.account, update, body)
             metadata = {"value": machine["metadata"], "version": machine["metadataVersion"]}
             body = {"t": "update-machine", "machineId": new.id, "metadata": metadata}
-            self._core.hub.update(caller.account, update + 1, body, machine=new.id, devices=False)
-        return answer({"machine": machine})
+            self._context.hub.send_update(
+                caller.account, update + 1, body, machine=new.id, devices=False
+            )
+        return build_json_response({"machine": machine})
 
-    async def all(self, request: web.Request, caller: Device) -> web.Response:
-        return answer(await self._core.database.read(machines.all_of, caller.account))
+    async def list_machines(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response(
+            await self._context.database.read(machines.list_machines, caller.account)
+        )
 
-    async def one(self, request: web.Request, caller: Device) -> web.Response:
+    async def get_machine(self, request: web.Request, caller: AccountDevice) -> web.Response:
         machine = request.match_info["id"]
-        found = await self._core.database.read(machines.one, caller.account, machine)
-        return answer({"machine": found})
+        found = await self._context.database.read(machines.get_machine, caller.account, machine)
+        return build_json_response({"machine": found})
 
-    async def delete(self, request: web.Request, caller: Device) -> web.Response:
+    async def delete(self, request: web.Request, caller: AccountDevice) -> web.Response:
         machine = request.match_info["id"]
-        update = await self._core.database.write(machines.delete, caller.account, machine)
-        self._core.presence.forget("machines", caller.account, machine)
+        update = await self._context.database.write(
+            machines.delete_machine, caller.account, machine
+        )
+        self._context.presence.forget("machines", caller.account, machine)
         body = {"t": "delete-machine", "machineId": machine}
-        self._core.hub.update(caller.account, update, body)
-        return answer({"success": True})
+        self._context.hub.send_update(caller.account, update, body)
+        return build_json_response({"success": True})
 
-    async def access_key(self, request: web.Request, caller: Device) -> web.Response:
-        found = await self._core.database.read(access_keys.get, caller.account, *pair(request))
-        return answer({"accessKey": found})
+    async def get_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        found = await self._context.database.read(
+            access_keys.get_access_key, caller.account, *read_path_ids(request)
+        )
+        return build_json_response({"accessKey": found})
 
-    async def create_access_key(self, request: web.Request, caller: Device) -> web.Response:
-        session, machine = pair(request)
-        async with self._core.mailroom.parsed(request, shapes.NewAccessKey) as new:
-            made = await self._core.database.write(
-                within_quota,
-                self._core.limits,
-                access_keys.create,
+    async def create_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        session, machine = read_path_ids(request)
+        async with self._context.body_reader.read_body(request, shapes.NewAccessKey) as new:
+            made = await self._context.database.write(
+                run_within_quota,
+                self._context.limits,
+                access_keys.create_access_key,
                 caller.account,
                 session,
                 machine,
                 new.data,
             )
-        return answer({"success": True, "accessKey": made})
+        return build_json_response({"success": True, "accessKey": made})
 
-    async def change_access_key(self, request: web.Request, caller: Device) -> web.Response:
-        session, machine = pair(request)
-        async with self._core.mailroom.parsed(request, shapes.AccessKeyChange) as wanted:
-            is_done, now = await self._core.database.write(
-                within_quota,
-                self._core.limits,
-                access_keys.change,
+    async def change_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        session, machine = read_path_ids(request)
+        async with self._context.body_reader.read_body(request, shapes.AccessKeyChange) as wanted:
+            is_done, now = await self._context.database.write(
+                run_within_quota,
+                self._context.limits,
+                access_keys.change_access_key,
                 caller.account,
                 session,
                 machine,
@@ -99,8 +109,8 @@ class MachineRoutes:
                 wanted.expected_version,
             )
         if is_done:
-            return answer({"success": True, "version": now.version})
-        return answer(
+            return build_json_response({"success": True, "version": now.version})
+        return build_json_response(
             {
                 "success": False,
                 "error": "version-mismatch",
@@ -110,5 +120,5 @@ class MachineRoutes:
         )
 
 
-def pair(request: web.Request) -> tuple[str, str]:
+def read_path_ids(request: web.Request) -> tuple[str, str]:
     return request.match_info["session"], request.match_info["machine"]

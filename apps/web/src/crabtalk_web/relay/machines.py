@@ -3,12 +3,12 @@
 import sqlite3
 from typing import Any
 
-from .accounts import next_update
-from .errors import RelayError, not_found
+from .accounts import allocate_updates
+from .errors import RelayError, build_not_found_error
 from .ids import now_ms
 
 
-def register(
+def register_machine(
     db: sqlite3.Connection,
     account: str,
     machine: str,
@@ -22,7 +22,7 @@ def register(
     if row is not None and row["account"] != account:
         raise RelayError(409, "this machine belongs to another account; give it a new id")
     if row is not None:
-        return view(row), 0
+        return build_machine(row), 0
     count = db.execute("SELECT count(*) FROM machines WHERE account = ?", (account,)).fetchone()[0]
     if count >= most:
         raise RelayError(
@@ -36,33 +36,33 @@ def register(
         (machine, account, metadata, daemon_state, int(daemon_state is not None), data_key)
         + (now,) * 3,
     ).fetchone()
-    return view(row), next_update(db, account, 2)
+    return build_machine(row), allocate_updates(db, account, 2)
 
 
-def all_of(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
+def list_machines(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM machines WHERE account = ? ORDER BY active_at DESC, id", (account,)
     )
-    return [view(row) for row in rows]
+    return [build_machine(row) for row in rows]
 
 
-def one(db: sqlite3.Connection, account: str, machine: str) -> dict[str, Any]:
+def get_machine(db: sqlite3.Connection, account: str, machine: str) -> dict[str, Any]:
     row = db.execute(
         "SELECT * FROM machines WHERE id = ? AND account = ?", (machine, account)
     ).fetchone()
     if row is None:
-        raise not_found("Machine")
-    return view(row)
+        raise build_not_found_error("Machine")
+    return build_machine(row)
 
 
-def delete(db: sqlite3.Connection, account: str, machine: str) -> int:
+def delete_machine(db: sqlite3.Connection, account: str, machine: str) -> int:
     """The number of the update that tells of it."""
-    one(db, account, machine)
+    get_machine(db, account, machine)
     db.execute("DELETE FROM machines WHERE id = ?", (machine,))
-    return next_update(db, account)
+    return allocate_updates(db, account)
 
 
-def view(row: sqlite3.Row) -> dict[str, Any]:
+def build_machine(row: sqlite3.Row) -> dict[str, Any]:
     return {
         "id": row["id"],
         "seq": row["seq"],

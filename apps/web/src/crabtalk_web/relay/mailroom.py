@@ -11,74 +11,78 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from .errors import RelayError, invalid
-from .limits import Limits
+from .errors import RelayError, build_invalid_error
+from .limits import RelayLimits
 
 T = TypeVar("T")
-PIECE = 64 * 1024
+CHUNK = 64 * 1024
 
 
-class Mailroom:
-    def __init__(self, limits: Limits) -> None:
+class BodyReader:
+    def __init__(self, limits: RelayLimits) -> None:
         self._limits = limits
         self._inbound = 0
 
     @asynccontextmanager
-    async def parsed(self, request: web.Request, shape: type[T], most: int = 0) -> AsyncIterator[T]:
+    async def read_body(
+        self, request: web.Request, shape: type[T], most: int = 0
+    ) -> AsyncIterator[T]:
         """The body as `shape`, which counts against the bound until the context is left."""
         most = most or self._limits.body
         if (request.content_length or 0) > most:
-            raise too_large(most)
+            raise build_too_large_error(most)
         letter = bytearray()
         try:
-            await self._arrive(request, letter, most)
-            yield parse(bytes(letter) or b"{}", shape)
+            await self._receive(request, letter, most)
+            yield decode_body(bytes(letter) or b"{}", shape)
         finally:
             self._inbound -= len(letter)
 
-    async def _arrive(self, request: web.Request, letter: bytearray, most: int) -> None:
+    async def _receive(self, request: web.Request, letter: bytearray, most: int) -> None:
         try:
             async with asyncio.timeout(self._limits.body_timeout):
-                async for piece in request.content.iter_chunked(PIECE):
-                    self._take(len(piece))
+                async for piece in request.content.iter_chunked(CHUNK):
+                    self._reserve(len(piece))
                     letter += piece
                     if len(letter) > most:
-                        raise too_large(most)
+                        raise build_too_large_error(most)
         except TimeoutError:
             raise RelayError(408, "the request took too long to arrive; send it again") from None
 
-    def _take(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         if self._inbound + size > self._limits.inbound:
             raise RelayError(503, "too much is being sent at once; try again in a moment")
         self._inbound += size
 
 
-def parse(data: bytes, shape: type[T]) -> T:
+def decode_body(data: bytes, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=shape)
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$")
         path = where.rstrip("`").replace(".", "/").replace("[", "/").replace("]", "")
-        raise invalid(f"body{path}", reason) from None
+        raise build_invalid_error(f"body{path}", reason) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise invalid("body", "is not JSON") from None
+        raise build_invalid_error("body", "is not JSON") from None
 
 
-def answer(value: Any, status: int = 200) -> web.Response:
+def build_json_response(value: Any, status: int = 200) -> web.Response:
     """Bytes in it become base64."""
     body = msgspec.json.encode(value)
     return web.Response(body=body, status=status, content_type="application/json")
 
 
-def number(request: web.Request, name: str, least: int, most: int, default: int) -> int:
+def read_query_number(request: web.Request, name: str, least: int, most: int, default: int) -> int:
     """A number of the query string. Raises RelayError 400."""
     text = request.query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16 and least <= int(text) <= most):
-        raise invalid(f"querystring/{name}", f"must be a whole number from {least} to {most}")
+        raise build_invalid_error(
+            f"querystring/{name}", f"must be a whole number from {least} to {most}"
+        )
     return int(text)
 
 
-def too_large(most: int) -> RelayError:
+def build_too_large_error(most: int) -> RelayError:
     return RelayError(413, f"a request of this kind has at most {most} bytes; send less at once")

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .accounts import next_update
-from .errors import RelayError, not_found
+from .accounts import allocate_updates
+from .errors import RelayError, build_not_found_error
 from .ids import new_id, now_ms
 
-LAST = 2**31 - 1
+LAST_SEQ = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class MessageDraft:
     content: bytes
     local_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """All that was given, in order; those that are new have numbers for their updates."""
 
     rows: list[dict[str, Any]]
@@ -27,28 +27,32 @@ class Appended:
     first_update: int
 
 
-def append(db: sqlite3.Connection, account: str, session: str, drafts: Sequence[Draft]) -> Appended:
+def append_messages(
+    db: sqlite3.Connection, account: str, session: str, drafts: Sequence[MessageDraft]
+) -> AppendResult:
     """A draft whose local id is known is what was said before: it is neither kept nor counted."""
     row = db.execute(
         "SELECT no, seq FROM sessions WHERE id = ? AND account = ?", (session, account)
     ).fetchone()
     if row is None:
-        raise not_found("Session")
+        raise build_not_found_error("Session")
     number, seq, now = int(row["no"]), int(row["seq"]), now_ms()
-    found = known(db, number, [draft.local_id for draft in drafts if draft.local_id is not None])
+    found = find_by_local_ids(
+        db, number, [draft.local_id for draft in drafts if draft.local_id is not None]
+    )
     rows, new, inserts = list(found.values()), [], []
     for draft in drafts:
         if draft.local_id is not None and draft.local_id in found:
             continue
         seq += 1
-        said = message(new_id(), seq, draft.content, draft.local_id, now)
+        said = build_message(new_id(), seq, draft.content, draft.local_id, now)
         if draft.local_id is not None:
             found[draft.local_id] = said
         new.append(said)
         inserts.append((number, seq, said["id"], draft.local_id, draft.content, now))
     if not new:
-        return Appended(rows, new, 0)
-    if seq > LAST:
+        return AppendResult(rows, new, 0)
+    if seq > LAST_SEQ:
         raise RelayError(409, "this session is full; begin another one")
     db.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)", inserts)
     size = sum(len(insert[4]) for insert in inserts)
@@ -61,10 +65,12 @@ def append(db: sqlite3.Connection, account: str, session: str, drafts: Sequence[
         (len(new), size, account),
     )
     rows = sorted([*rows, *new], key=lambda each: int(each["seq"]))
-    return Appended(rows, new, next_update(db, account, len(new)))
+    return AppendResult(rows, new, allocate_updates(db, account, len(new)))
 
 
-def known(db: sqlite3.Connection, number: int, ids: list[str]) -> dict[str, dict[str, Any]]:
+def find_by_local_ids(
+    db: sqlite3.Connection, number: int, ids: list[str]
+) -> dict[str, dict[str, Any]]:
     if not ids:
         return {}
     marks = ", ".join("?" * len(ids))
@@ -72,20 +78,20 @@ def known(db: sqlite3.Connection, number: int, ids: list[str]) -> dict[str, dict
         f"SELECT * FROM messages WHERE session = ? AND local_id IN ({marks}) ORDER BY seq",  # noqa: S608
         (number, *ids),
     )
-    return {row["local_id"]: view(row) for row in rows}
+    return {row["local_id"]: build_stored_message(row) for row in rows}
 
 
-def after(
+def list_after(
     db: sqlite3.Connection, number: int, seq: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
     rows = db.execute(
         "SELECT * FROM messages WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
         (number, seq, limit + 1),
     ).fetchall()
-    return [view(row) for row in rows[:limit]], len(rows) > limit
+    return [build_stored_message(row) for row in rows[:limit]], len(rows) > limit
 
 
-def before(
+def list_before(
     db: sqlite3.Connection, number: int, seq: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """The latest first."""
@@ -93,14 +99,16 @@ def before(
         "SELECT * FROM messages WHERE session = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
         (number, seq, limit + 1),
     ).fetchall()
-    return [view(row) for row in rows[:limit]], len(rows) > limit
+    return [build_stored_message(row) for row in rows[:limit]], len(rows) > limit
 
 
-def view(row: sqlite3.Row) -> dict[str, Any]:
-    return message(row["id"], row["seq"], row["content"], row["local_id"], row["created_at"])
+def build_stored_message(row: sqlite3.Row) -> dict[str, Any]:
+    return build_message(row["id"], row["seq"], row["content"], row["local_id"], row["created_at"])
 
 
-def message(id_: str, seq: int, content: bytes, local_id: str | None, at: int) -> dict[str, Any]:
+def build_message(
+    id_: str, seq: int, content: bytes, local_id: str | None, at: int
+) -> dict[str, Any]:
     return {
         "id": id_,
         "seq": seq,
@@ -111,6 +119,6 @@ def message(id_: str, seq: int, content: bytes, local_id: str | None, at: int) -
     }
 
 
-def receipt(said: dict[str, Any]) -> dict[str, Any]:
+def drop_content(said: dict[str, Any]) -> dict[str, Any]:
     """What its sender needs to know: all but the words."""
     return {name: value for name, value in said.items() if name != "content"}

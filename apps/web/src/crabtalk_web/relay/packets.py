@@ -14,8 +14,8 @@ CONNECT, DISCONNECT, EVENT, ACK, CONNECT_ERROR = "01234"
 # More digits than a client can count to are not a number of its.
 ID_DIGITS = 18
 
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder().decode
+encode_json = msgspec.json.Encoder().encode
+decode_json = msgspec.json.Decoder().decode
 
 
 class PacketError(Exception):
@@ -29,7 +29,7 @@ class Packet:
     data: Any
 
 
-def parse(text: str) -> Packet:
+def parse_packet(text: str) -> Packet:
     """What follows the engine's digit for a message. Raises PacketError."""
     kind, at = text[:1], 1
     if kind not in (CONNECT, DISCONNECT, EVENT, ACK):
@@ -46,13 +46,13 @@ def parse(text: str) -> Packet:
         raise PacketError("the number of a packet is too large")
     number = int(text[at:end]) if end > at else None
     try:
-        data = decode(text[end:]) if end < len(text) else None
+        data = decode_json(text[end:]) if end < len(text) else None
     except (msgspec.DecodeError, RecursionError):
         raise PacketError("a packet has no JSON") from None
-    return Packet(kind, number, checked(kind, data))
+    return Packet(kind, number, check_packet_data(kind, data))
 
 
-def checked(kind: str, data: Any) -> Any:
+def check_packet_data(kind: str, data: Any) -> Any:
     if kind == EVENT and not (isinstance(data, list) and data and isinstance(data[0], str)):
         raise PacketError("an event is a list with a name")
     if kind == ACK and not isinstance(data, list):
@@ -60,7 +60,7 @@ def checked(kind: str, data: Any) -> Any:
     return data
 
 
-def opening(sid: str, ping_interval: float, ping_timeout: float, most: int) -> str:
+def encode_open(sid: str, ping_interval: float, ping_timeout: float, most: int) -> str:
     told = {
         "sid": sid,
         "upgrades": [],
@@ -68,21 +68,21 @@ def opening(sid: str, ping_interval: float, ping_timeout: float, most: int) -> s
         "pingTimeout": round(ping_timeout * 1000),
         "maxPayload": most,
     }
-    return OPEN + encode(told).decode()
+    return OPEN + encode_json(told).decode()
 
 
-def connected(sid: str) -> str:
-    return MESSAGE + CONNECT + encode({"sid": sid}).decode()
+def encode_connected(sid: str) -> str:
+    return MESSAGE + CONNECT + encode_json({"sid": sid}).decode()
 
 
-def refused(reason: str) -> str:
-    return MESSAGE + CONNECT_ERROR + encode({"message": reason}).decode()
+def encode_refused(reason: str) -> str:
+    return MESSAGE + CONNECT_ERROR + encode_json({"message": reason}).decode()
 
 
-def event(name: str, payload: Any, number: int | None = None) -> str:
+def encode_event(name: str, payload: Any, number: int | None = None) -> str:
     wanted = "" if number is None else str(number)
-    return MESSAGE + EVENT + wanted + encode([name, payload]).decode()
+    return MESSAGE + EVENT + wanted + encode_json([name, payload]).decode()
 
 
-def ack(number: int, result: Any) -> str:
-    return MESSAGE + ACK + str(number) + encode([result]).decode()
+def encode_ack(number: int, result: Any) -> str:
+    return MESSAGE + ACK + str(number) + encode_json([result]).decode()

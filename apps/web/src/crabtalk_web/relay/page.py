@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from .errors import not_found
+from .errors import build_not_found_error
 from .quiet_routes import BANNER
 
 POLICY = "; ".join(
@@ -47,7 +47,7 @@ HEADERS = {
     "Vary": "Accept-Encoding",
 }
 # What the system's own tables know is another matter on each machine.
-TYPES = {
+MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
     ".js": "text/javascript",
@@ -57,14 +57,14 @@ TYPES = {
     ".txt": "text/plain",
     ".webmanifest": "application/manifest+json",
 }
-WORKER = "worker.js"
+SERVICE_WORKER = "worker.js"
 # Stands in the service worker for the digest of the whole page: a browser that looks for a newer
 # page compares that file alone.
 UNVERSIONED = b'"unversioned"'
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class FileStamp:
     """Another stamp, another file."""
 
     changed: int
@@ -72,87 +72,93 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class PageFile:
     """A file as it is served."""
 
-    stamp: Stamp
+    stamp: FileStamp
     type: str
     body: bytes
-    zipped: bytes | None
+    gzipped: bytes | None
     digest: str
 
 
-class Page:
+class PageServer:
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder.resolve()
-        self._leaves: dict[Path, Leaf] = {}
+        self._files: dict[Path, PageFile] = {}
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
         if self._folder is None:
             if path:
-                raise not_found("Route")
+                raise build_not_found_error("Route")
             return web.Response(text=BANNER, headers=HEADERS)
-        return served(request, await asyncio.to_thread(self._leaf_of, self._folder, path))
+        return build_file_response(
+            request, await asyncio.to_thread(self._find_page_file, self._folder, path)
+        )
 
-    def _leaf_of(self, folder: Path, path: str) -> Leaf:
-        file = found(folder, path)
-        leaf = self._leaf(file)
-        if file != folder / WORKER:
+    def _find_page_file(self, folder: Path, path: str) -> PageFile:
+        file = find_file(folder, path)
+        leaf = self._load_page_file(file)
+        if file != folder / SERVICE_WORKER:
             return leaf
         body = leaf.body.replace(UNVERSIONED, f'"{self._version(folder)}"'.encode())
-        return made(leaf.stamp, leaf.type, body)
+        return build_page_file(leaf.stamp, leaf.type, body)
 
-    def _leaf(self, file: Path) -> Leaf:
+    def _load_page_file(self, file: Path) -> PageFile:
         about = file.stat()
-        stamp = Stamp(about.st_mtime_ns, about.st_size)
-        leaf = self._leaves.get(file)
+        stamp = FileStamp(about.st_mtime_ns, about.st_size)
+        leaf = self._files.get(file)
         if leaf is None or leaf.stamp != stamp:
-            leaf = self._leaves[file] = made(stamp, type_of(file), file.read_bytes())
+            leaf = self._files[file] = build_page_file(
+                stamp, guess_media_type(file), file.read_bytes()
+            )
         return leaf
 
     def _version(self, folder: Path) -> str:
         digest = hashlib.sha256()
         for file in sorted(folder.rglob("*")):
             if file.is_file() and file.resolve().is_relative_to(folder):
-                digest.update(f"{file.relative_to(folder)} {self._leaf(file).digest}\n".encode())
+                digest.update(
+                    f"{file.relative_to(folder)} {self._load_page_file(file).digest}\n".encode()
+                )
         return digest.hexdigest()[:16]
 
 
-def found(folder: Path, path: str) -> Path:
+def find_file(folder: Path, path: str) -> Path:
     index = folder / "index.html"
     if not path:
         return index
     if "\0" in path or path.startswith(("v1/", "v2/", "v3/")):
-        raise not_found("Route")
+        raise build_not_found_error("Route")
     file = (folder / path).resolve()
     if file.is_relative_to(folder) and file.is_file():
         return file
     if "." in path.rpartition("/")[2]:
-        raise not_found("File")
+        raise build_not_found_error("File")
     return index
 
 
-def type_of(file: Path) -> str:
+def guess_media_type(file: Path) -> str:
     guessed = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-    return TYPES.get(file.suffix, guessed)
+    return MEDIA_TYPES.get(file.suffix, guessed)
 
 
-def made(stamp: Stamp, kind: str, body: bytes) -> Leaf:
+def build_page_file(stamp: FileStamp, kind: str, body: bytes) -> PageFile:
     zipped = gzip.compress(body, 9, mtime=0)
     is_smaller = len(zipped) < len(body)
     digest = hashlib.sha256(body).hexdigest()[:32]
-    return Leaf(stamp, kind, body, zipped if is_smaller else None, digest)
+    return PageFile(stamp, kind, body, zipped if is_smaller else None, digest)
 
 
-def served(request: web.Request, leaf: Leaf) -> web.Response:
+def build_file_response(request: web.Request, leaf: PageFile) -> web.Response:
     # Weak, because it stands for the file however it is compressed.
     headers = {**HEADERS, "ETag": f'W/"{leaf.digest}"'}
     if any(tag.value in (leaf.digest, "*") for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     body = leaf.body
-    if leaf.zipped is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+    if leaf.gzipped is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        body = leaf.zipped
+        body = leaf.gzipped
     charset = "utf-8" if leaf.type.startswith("text/") else None
     return web.Response(body=body, headers=headers, content_type=leaf.type, charset=charset)

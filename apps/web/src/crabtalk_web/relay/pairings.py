@@ -17,7 +17,7 @@ from .ids import now_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PairingState:
     """What a request has come to. No token: it still waits."""
 
     token: str = ""
@@ -25,7 +25,7 @@ class Asked:
     response: bytes = b""
 
 
-def ask(
+def request_pairing(
     db: sqlite3.Connection,
     kind: str,
     public_key: bytes,
@@ -35,10 +35,10 @@ def ask(
     sealed: bool,
     most: int,
     lifetime: float,
-) -> Asked:
+) -> PairingState:
     now = now_ms()
-    forget_old(db, now - round(lifetime * 1000))
-    row = find(db, kind, public_key)
+    delete_old_pairings(db, now - round(lifetime * 1000))
+    row = find_pairing(db, kind, public_key)
     if row is None:
         if db.execute("SELECT count(*) FROM pairings").fetchone()[0] >= most:
             raise RelayError(503, "too many pairings are under way; try again in a few minutes")
@@ -47,16 +47,16 @@ def ask(
             " VALUES (?, ?, ?, ?, ?)",
             (kind, public_key, supports_v2, sealed, now),
         )
-        return Asked()
+        return PairingState()
     if row["response"] is None:
-        return Asked()
-    return fetch(db, row, client)
+        return PairingState()
+    return fetch_token(db, row, client)
 
 
-def fetch(db: sqlite3.Connection, row: sqlite3.Row, client: str) -> Asked:
+def fetch_token(db: sqlite3.Connection, row: sqlite3.Row, client: str) -> PairingState:
     response = bytes(row["response"])
     if row["sealed_token"] is not None:
-        return Asked(sealed_token=bytes(row["sealed_token"]), response=response)
+        return PairingState(sealed_token=bytes(row["sealed_token"]), response=response)
     if row["taken"]:
         raise RelayError(
             410, "this pairing was fetched before; if not by you, revoke its device and pair again"
@@ -65,24 +65,24 @@ def fetch(db: sqlite3.Connection, row: sqlite3.Row, client: str) -> Asked:
     key = (row["kind"], row["public_key"])
     if not row["sealed"]:
         db.execute("UPDATE pairings SET taken = 1 WHERE kind = ? AND public_key = ?", key)
-        return Asked(token=token, response=response)
-    sealed = sealed_for(bytes(row["public_key"]), token)
+        return PairingState(token=token, response=response)
+    sealed = seal_token(bytes(row["public_key"]), token)
     db.execute(
         "UPDATE pairings SET sealed_token = ? WHERE kind = ? AND public_key = ?", (sealed, *key)
     )
-    return Asked(sealed_token=sealed, response=response)
+    return PairingState(sealed_token=sealed, response=response)
 
 
-def status(
+def get_pairing_status(
     db: sqlite3.Connection, kind: str, public_key: bytes, lifetime: float
 ) -> tuple[str, bool]:
-    row = find(db, kind, public_key)
+    row = find_pairing(db, kind, public_key)
     if row is None or row["created_at"] < now_ms() - round(lifetime * 1000):
         return "not_found", False
     return "pending" if row["response"] is None else "authorized", bool(row["supports_v2"])
 
 
-def answer(
+def answer_pairing(
     db: sqlite3.Connection,
     kind: str,
     public_key: bytes,
@@ -92,27 +92,27 @@ def answer(
 ) -> bool:
     """False when there is no such request. The first answer counts."""
     oldest = now_ms() - round(lifetime * 1000)
-    forget_old(db, oldest)
+    delete_old_pairings(db, oldest)
     db.execute(
         "UPDATE pairings SET account = ?, response = ?"
         " WHERE kind = ? AND public_key = ? AND response IS NULL",
         (account, response, kind, public_key),
     )
-    return find(db, kind, public_key) is not None
+    return find_pairing(db, kind, public_key) is not None
 
 
-def find(db: sqlite3.Connection, kind: str, public_key: bytes) -> sqlite3.Row | None:
+def find_pairing(db: sqlite3.Connection, kind: str, public_key: bytes) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM pairings WHERE kind = ? AND public_key = ?", (kind, public_key)
     ).fetchone()
     return row
 
 
-def forget_old(db: sqlite3.Connection, before: int) -> None:
+def delete_old_pairings(db: sqlite3.Connection, before: int) -> None:
     db.execute("DELETE FROM pairings WHERE created_at < ?", (before,))
 
 
-def sealed_for(public_key: bytes, token: str) -> bytes:
+def seal_token(public_key: bytes, token: str) -> bytes:
     once = PrivateKey.generate()
     try:
         box = Box(once, PublicKey(public_key))

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .accounts import next_update
+from .accounts import allocate_updates
 
-NEW = -1
+NEW_VERSION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyValueChange:
     """None deletes. `version` is the one it replaces, NEW when there is none."""
 
     key: str
@@ -19,26 +19,28 @@ class Change:
     version: int
 
 
-def get(db: sqlite3.Connection, account: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+def get_values(db: sqlite3.Connection, account: str, keys: Sequence[str]) -> list[dict[str, Any]]:
     marks = ", ".join("?" * len(keys))
     rows = db.execute(
         f"SELECT * FROM pairs WHERE account = ? AND key IN ({marks}) AND value IS NOT NULL",  # noqa: S608
         (account, *keys),
     )
-    return [view(row) for row in rows]
+    return [build_entry(row) for row in rows]
 
 
-def listed(db: sqlite3.Connection, account: str, prefix: str, limit: int) -> list[dict[str, Any]]:
+def list_values(
+    db: sqlite3.Connection, account: str, prefix: str, limit: int
+) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM pairs WHERE account = ? AND value IS NOT NULL"
         " AND substr(key, 1, ?) = ? ORDER BY key LIMIT ?",
         (account, len(prefix), prefix, limit),
     )
-    return [view(row) for row in rows]
+    return [build_entry(row) for row in rows]
 
 
-def change(
-    db: sqlite3.Connection, account: str, changes: Sequence[Change]
+def change_values(
+    db: sqlite3.Connection, account: str, changes: Sequence[KeyValueChange]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """What failed (then nothing was changed), what was done, and the number of the update.
 
@@ -49,7 +51,7 @@ def change(
         row = db.execute(
             "SELECT * FROM pairs WHERE account = ? AND key = ?", (account, wanted.key)
         ).fetchone()
-        current = NEW if row is None else int(row["version"])
+        current = NEW_VERSION if row is None else int(row["version"])
         if current != wanted.version:
             errors.append(
                 {
@@ -68,8 +70,8 @@ def change(
         " DO UPDATE SET value = excluded.value, version = excluded.version",
         [(account, each.key, each.value, each.version + 1) for each in changes],
     )
-    return [], results, next_update(db, account)
+    return [], results, allocate_updates(db, account)
 
 
-def view(row: sqlite3.Row) -> dict[str, Any]:
+def build_entry(row: sqlite3.Row) -> dict[str, Any]:
     return {"key": row["key"], "value": row["value"], "version": row["version"]}

@@ -8,67 +8,73 @@ from collections import OrderedDict
 from typing import Any
 
 from . import presence_rows as rows
-from .database import Database
-from .hub import Hub
+from .database import RelayDatabase
+from .hub import SocketHub
 from .ids import now_ms
-from .limits import Limits
+from .limits import RelayLimits
 
 # A record's time is written when it has moved by this much, in milliseconds.
-WORTH_WRITING = 30_000
-KNOWN_FOR = 30.0
+WRITE_AFTER = 30_000
+OWNERSHIP_CACHED_FOR = 30.0
 # What still comes from a process that is ending must not wake the session up again.
-DEAF_FOR = 60.0
-REMEMBERED = 10_000
+IGNORED_FOR = 60.0
+MAX_REMEMBERED = 10_000
 
-Key = tuple[rows.Kind, str, str]
+RecordKey = tuple[rows.RecordKind, str, str]
 
 
-class Presence:
-    def __init__(self, database: Database, hub: Hub, limits: Limits) -> None:
+class PresenceTracker:
+    def __init__(self, database: RelayDatabase, hub: SocketHub, limits: RelayLimits) -> None:
         self._database = database
         self._hub = hub
         self._limits = limits
-        self._owned: OrderedDict[Key, tuple[float, bool]] = OrderedDict()
-        self._written: OrderedDict[Key, int] = OrderedDict()
-        self._unwritten: dict[Key, int] = {}
-        self._deaf: dict[Key, float] = {}
+        self._ownership: OrderedDict[RecordKey, tuple[float, bool]] = OrderedDict()
+        self._written: OrderedDict[RecordKey, int] = OrderedDict()
+        self._unwritten: dict[RecordKey, int] = {}
+        self._ignored_until: dict[RecordKey, float] = {}
 
-    async def alive(
-        self, kind: rows.Kind, account: str, record: str, at: float, *, is_thinking: bool = False
+    async def record_heartbeat(
+        self,
+        kind: rows.RecordKind,
+        account: str,
+        record: str,
+        at: float,
+        *,
+        is_thinking: bool = False,
     ) -> None:
         key, now = (kind, account, record), now_ms()
-        if at < now - self._limits.skew * 1000 or self._is_deaf(key):
+        if at < now - self._limits.skew * 1000 or self._is_ignored(key):
             return
         if not await self._is_owned(key):
             return
         active_at = min(int(at), now)
-        if active_at - self._written.get(key, 0) > WORTH_WRITING:
+        if active_at - self._written.get(key, 0) > WRITE_AFTER:
             self._unwritten[key] = active_at
-        self._tell(key, active_at, is_active=True, is_thinking=is_thinking)
+        self._announce(key, active_at, is_active=True, is_thinking=is_thinking)
 
-    async def ended(self, kind: rows.Kind, account: str, record: str) -> bool:
+    async def mark_ended(self, kind: rows.RecordKind, account: str, record: str) -> bool:
         """False when the account has no such record. Heartbeats under way are ignored."""
         key = (kind, account, record)
         at = await self._database.write(rows.set_inactive, kind, account, record)
         if at is None:
             return False
-        self._deaf[key] = self._time() + DEAF_FOR
+        self._ignored_until[key] = self._time() + IGNORED_FOR
         self._unwritten.pop(key, None)
         self._written.pop(key, None)
-        self._tell(key, at, is_active=False)
+        self._announce(key, at, is_active=False)
         return True
 
-    def forget(self, kind: rows.Kind, account: str, record: str) -> None:
+    def forget(self, kind: rows.RecordKind, account: str, record: str) -> None:
         """It is deleted."""
         key = (kind, account, record)
-        self._deaf[key] = self._time() + DEAF_FOR
-        for kept in (self._unwritten, self._written, self._owned):
+        self._ignored_until[key] = self._time() + IGNORED_FOR
+        for kept in (self._unwritten, self._written, self._ownership):
             kept.pop(key, None)
 
-    def welcome(self, kind: rows.Kind, account: str, record: str) -> None:
+    def mark_begun(self, kind: rows.RecordKind, account: str, record: str) -> None:
         """Whoever ended it has begun it anew."""
-        self._deaf.pop((kind, account, record), None)
-        self._owned.pop((kind, account, record), None)
+        self._ignored_until.pop((kind, account, record), None)
+        self._ownership.pop((kind, account, record), None)
 
     async def flush(self) -> None:
         unwritten, self._unwritten = self._unwritten, {}
@@ -76,43 +82,49 @@ class Presence:
             seen = [(kind, record, at) for (kind, _, record), at in unwritten.items()]
             await self._database.write(rows.set_active, seen)
             self._written.update(unwritten)
-        shorten(self._written)
+        drop_oldest(self._written)
 
-    async def sweep(self) -> None:
+    async def expire_inactive(self) -> None:
         before = now_ms() - round(self._limits.inactivity * 1000)
-        kinds: tuple[rows.Kind, ...] = ("sessions", "machines")
+        kinds: tuple[rows.RecordKind, ...] = ("sessions", "machines")
         for kind in kinds:
-            for account, record, at in await self._database.write(rows.expire, kind, before):
+            for account, record, at in await self._database.write(
+                rows.expire_records, kind, before
+            ):
                 self._written.pop((kind, account, record), None)
-                self._tell((kind, account, record), at, is_active=False)
+                self._announce((kind, account, record), at, is_active=False)
         now = self._time()
-        self._deaf = {key: until for key, until in self._deaf.items() if until > now}
+        self._ignored_until = {
+            key: until for key, until in self._ignored_until.items() if until > now
+        }
 
-    def _tell(self, key: Key, at: int, *, is_active: bool, is_thinking: bool = False) -> None:
+    def _announce(
+        self, key: RecordKey, at: int, *, is_active: bool, is_thinking: bool = False
+    ) -> None:
         kind, account, record = key
         body: dict[str, Any] = {"id": record, "active": is_active, "activeAt": at}
         if kind == "sessions":
             body = {"type": "activity", **body, "thinking": is_thinking}
         else:
             body = {"type": "machine-activity", **body}
-        self._hub.ephemeral(account, body)
+        self._hub.send_ephemeral(account, body)
 
-    def _is_deaf(self, key: Key) -> bool:
-        return self._deaf.get(key, 0) > self._time()
+    def _is_ignored(self, key: RecordKey) -> bool:
+        return self._ignored_until.get(key, 0) > self._time()
 
-    async def _is_owned(self, key: Key) -> bool:
-        known = self._owned.get(key)
+    async def _is_owned(self, key: RecordKey) -> bool:
+        known = self._ownership.get(key)
         if known is not None and known[0] > self._time():
             return known[1]
         is_owned = await self._database.read(rows.is_owned, *key)
-        self._owned[key] = (self._time() + KNOWN_FOR, is_owned)
-        shorten(self._owned)
+        self._ownership[key] = (self._time() + OWNERSHIP_CACHED_FOR, is_owned)
+        drop_oldest(self._ownership)
         return is_owned
 
     def _time(self) -> float:
         return asyncio.get_running_loop().time()
 
 
-def shorten(kept: OrderedDict[Any, Any]) -> None:
-    while len(kept) > REMEMBERED:
+def drop_oldest(kept: OrderedDict[Any, Any]) -> None:
+    while len(kept) > MAX_REMEMBERED:
         kept.popitem(last=False)

@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Literal
 
-Kind = Literal["sessions", "machines"]
+RecordKind = Literal["sessions", "machines"]
 
 
-def is_owned(db: sqlite3.Connection, kind: Kind, account: str, record: str) -> bool:
+def is_owned(db: sqlite3.Connection, kind: RecordKind, account: str, record: str) -> bool:
     row = db.execute(
         f"SELECT 1 FROM {kind} WHERE id = ? AND account = ?",  # noqa: S608
         (record, account),
@@ -15,7 +15,7 @@ def is_owned(db: sqlite3.Connection, kind: Kind, account: str, record: str) -> b
     return row is not None
 
 
-def set_active(db: sqlite3.Connection, seen: Iterable[tuple[Kind, str, int]]) -> None:
+def set_active(db: sqlite3.Connection, seen: Iterable[tuple[RecordKind, str, int]]) -> None:
     for kind, record, at in seen:
         db.execute(
             f"UPDATE {kind} SET active = 1, active_at = max(active_at, ?) WHERE id = ?",  # noqa: S608
@@ -23,7 +23,7 @@ def set_active(db: sqlite3.Connection, seen: Iterable[tuple[Kind, str, int]]) ->
         )
 
 
-def set_inactive(db: sqlite3.Connection, kind: Kind, account: str, record: str) -> int | None:
+def set_inactive(db: sqlite3.Connection, kind: RecordKind, account: str, record: str) -> int | None:
     """When it was last there; None if the account has no such record."""
     row = db.execute(
         f"UPDATE {kind} SET active = 0"  # noqa: S608
@@ -33,7 +33,9 @@ def set_inactive(db: sqlite3.Connection, kind: Kind, account: str, record: str) 
     return None if row is None else int(row["active_at"])
 
 
-def expire(db: sqlite3.Connection, kind: Kind, before: int) -> list[tuple[str, str, int]]:
+def expire_records(
+    db: sqlite3.Connection, kind: RecordKind, before: int
+) -> list[tuple[str, str, int]]:
     """Those not heard of since `before`, inactive from now on: account, id, when last heard of."""
     rows = db.execute(
         f"UPDATE {kind} SET active = 0 WHERE active AND active_at < ?"  # noqa: S608

@@ -6,53 +6,55 @@ Usage is not kept: how much somebody's agents work is nobody's business but thei
 from aiohttp import web
 
 from . import shapes
-from .accounts import Device
-from .core import Core
-from .mailroom import answer
-from .routing import OpenRoute, Route
+from .accounts import AccountDevice
+from .core import RelayContext
+from .mailroom import build_json_response
+from .routing import AuthenticatedRoute, PublicRoute
 
 BANNER = "crabtalk relay: it keeps what it cannot read.\n"
 
 
-class QuietRoutes:
-    def __init__(self, core: Core) -> None:
-        self._core = core
+class StubRoutes:
+    def __init__(self, core: RelayContext) -> None:
+        self._context = core
 
-    def routes(self) -> list[Route | OpenRoute]:
+    def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
-            OpenRoute("GET", "/health", self.health),
-            OpenRoute("POST", "/v1/version", self.version),
-            Route("POST", "/v1/usage/query", self.usage),
-            Route("GET", "/v1/feed", self.feed),
-            Route("GET", "/v1/friends", self.friends),
-            Route("GET", "/v1/friends/requests", self.friend_requests),
-            Route("GET", "/v1/user/search", self.users),
-            Route("GET", "/v1/connect/tokens", self.connected),
+            PublicRoute("GET", "/health", self.health),
+            PublicRoute("POST", "/v1/version", self.version),
+            AuthenticatedRoute("POST", "/v1/usage/query", self.usage),
+            AuthenticatedRoute("GET", "/v1/feed", self.feed),
+            AuthenticatedRoute("GET", "/v1/friends", self.friends),
+            AuthenticatedRoute("GET", "/v1/friends/requests", self.friend_requests),
+            AuthenticatedRoute("GET", "/v1/user/search", self.users),
+            AuthenticatedRoute("GET", "/v1/connect/tokens", self.list_connect_tokens),
         ]
 
     async def health(self, request: web.Request) -> web.Response:
-        return answer({"status": "ok"})
+        return build_json_response({"status": "ok"})
 
     async def version(self, request: web.Request) -> web.Response:
-        return answer({"updateUrl": None, "update_required": False})
+        return build_json_response({"updateUrl": None, "update_required": False})
 
-    async def usage(self, request: web.Request, caller: Device) -> web.Response:
-        async with self._core.mailroom.parsed(
-            request, shapes.Nothing, self._core.limits.strangers_body
+    async def usage(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        async with self._context.body_reader.read_body(
+            request, shapes.IgnoredBody, self._context.limits.strangers_body
         ):
-            return answer({"usage": [], "groupBy": "day", "totalReports": 0})
+            return build_json_response({"usage": [], "groupBy": "day", "totalReports": 0})
 
-    async def feed(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"items": [], "hasMore": False})
+    async def feed(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response({"items": [], "hasMore": False})
 
-    async def friends(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"friends": []})
+    async def friends(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response({"friends": []})
 
-    async def friend_requests(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"requests": []})
+    async def friend_requests(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response({"requests": []})
 
-    async def users(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"users": []})
+    async def users(self, request: web.Request, caller: AccountDevice) -> web.Response:
+        return build_json_response({"users": []})
 
-    async def connected(self, request: web.Request, caller: Device) -> web.Response:
-        return answer({"tokens": {}})
+    async def list_connect_tokens(
+        self, request: web.Request, caller: AccountDevice
+    ) -> web.Response:
+        return build_json_response({"tokens": {}})

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 from .errors import RelayError
 from .ids import new_id, now_ms
 
-Mode = Literal["open", "invite", "closed"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+RegistrationMode = Literal["open", "invite", "closed"]
+REGISTRATION_MODES: tuple[RegistrationMode, ...] = get_args(RegistrationMode)
 
 # Without letters and digits that look alike. 20 of them are 100 bits.
 ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 CODE_LENGTH = 20
-GROUP = 5
+CODE_GROUP = 5
 
 # Clients look at the code, people read the sentence.
 INVITE_NEEDED = "invite-needed"
@@ -30,7 +30,7 @@ CLOSED = "registration-closed"
 class Admission:
     """What decides whether a key that is not known gets an account."""
 
-    mode: Mode
+    mode: RegistrationMode
     most: int
     invite: str = ""
     # Accounts that nobody has used make room once they are this old. Milliseconds since 1970.
@@ -40,7 +40,9 @@ class Admission:
 def admit_account(db: sqlite3.Connection, admission: Admission) -> None:
     """Uses up the invite and makes room. Raises RelayError 403."""
     if admission.mode == "closed":
-        raise build_refusal(CLOSED, "this relay takes no new accounts; ask whoever runs it")
+        raise build_registration_error(
+            CLOSED, "this relay takes no new accounts; ask whoever runs it"
+        )
     if admission.mode == "invite":
         use_invite(db, admission.invite)
     make_room(db, admission)
@@ -75,9 +77,9 @@ def create_invite(db: sqlite3.Connection, uses: int, expires_at: int) -> str:
     code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
     db.execute(
         "INSERT INTO invites (id, hash, uses_left, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
-        (new_id(), code_hash(code), uses, now_ms(), expires_at),
+        (new_id(), hash_code(code), uses, now_ms(), expires_at),
     )
-    return "-".join(code[at : at + GROUP] for at in range(0, CODE_LENGTH, GROUP))
+    return "-".join(code[at : at + CODE_GROUP] for at in range(0, CODE_LENGTH, CODE_GROUP))
 
 
 def list_invites(db: sqlite3.Connection) -> list[dict[str, Any]]:
@@ -106,16 +108,16 @@ def revoke_invite(db: sqlite3.Connection, invite: str) -> bool:
 
 def use_invite(db: sqlite3.Connection, code: str) -> None:
     if not code:
-        raise build_refusal(
+        raise build_registration_error(
             INVITE_NEEDED, "this relay asks new accounts for an invite; get one from who runs it"
         )
     row = db.execute(
         "UPDATE invites SET uses_left = uses_left - 1, used = used + 1"
         " WHERE hash = ? AND uses_left > 0 AND expires_at > ? RETURNING id",
-        (code_hash(code), now_ms()),
+        (hash_code(code), now_ms()),
     ).fetchone()
     if row is None:
-        raise build_refusal(
+        raise build_registration_error(
             INVITE_NEEDED,
             "this invite is wrong, used up or too old; get another one from who runs the relay",
         )
@@ -125,11 +127,11 @@ def forget_old_invites(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM invites WHERE expires_at <= ? OR uses_left <= 0", (now_ms(),))
 
 
-def code_hash(code: str) -> bytes:
+def hash_code(code: str) -> bytes:
     """However it is typed: dashes, spaces and case do not matter."""
     letters = "".join(letter for letter in code.upper() if letter in ALPHABET)
     return hashlib.sha256(letters.encode()).digest()
 
 
-def build_refusal(code: str, text: str) -> RelayError:
+def build_registration_error(code: str, text: str) -> RelayError:
     return RelayError(403, text, {"error": text, "code": code})

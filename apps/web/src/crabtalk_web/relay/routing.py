@@ -5,31 +5,31 @@ from typing import NamedTuple, TypeAlias
 
 from aiohttp import web
 
-from .accounts import Device
-from .doorman import Doorman
+from .accounts import AccountDevice
+from .doorman import Authenticator
 
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-OwnHandler: TypeAlias = Callable[[web.Request, Device], Awaitable[web.StreamResponse]]
+RequestHandler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+DeviceHandler: TypeAlias = Callable[[web.Request, AccountDevice], Awaitable[web.StreamResponse]]
 
 
-class Route(NamedTuple):
+class AuthenticatedRoute(NamedTuple):
     """For those who have shown a token."""
 
     method: str
     path: str
-    handler: OwnHandler
+    handler: DeviceHandler
 
 
-class OpenRoute(NamedTuple):
+class PublicRoute(NamedTuple):
     """For anybody."""
 
     method: str
     path: str
-    handler: Handler
+    handler: RequestHandler
 
 
-def guarded(doorman: Doorman, handler: OwnHandler) -> Handler:
+def authenticate_first(doorman: Authenticator, handler: DeviceHandler) -> RequestHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await handler(request, await doorman.caller(request))
+        return await handler(request, await doorman.authenticate(request))
 
     return handle

@@ -7,53 +7,55 @@ unless they have just left or just come: reconnecting takes a moment.
 import asyncio
 from typing import Any
 
-from .hub import Hub
-from .limits import Limits
-from .socket import Socket, SocketGoneError
+from .hub import SocketHub
+from .limits import RelayLimits
+from .socket import ClientSocket, SocketGoneError
 
 
-class Rpc:
-    def __init__(self, hub: Hub, limits: Limits) -> None:
+class RpcRouter:
+    def __init__(self, hub: SocketHub, limits: RelayLimits) -> None:
         self._hub = hub
         self._limits = limits
 
-    async def call(self, caller: Socket, method: str, params: str) -> dict[str, Any]:
+    async def call(self, caller: ClientSocket, method: str, params: str) -> dict[str, Any]:
         """What the caller is told. When cancelled, the call may have happened."""
         if len(params) > self._limits.rpc:
-            return failed(f"the parameters of a call have at most {self._limits.rpc} bytes")
-        target = await self._find(caller, method)
+            return build_rpc_error(
+                f"the parameters of a call have at most {self._limits.rpc} bytes"
+            )
+        target = await self._find_target(caller, method)
         if target is None:
-            return failed("RPC method not available")
+            return build_rpc_error("RPC method not available")
         if target is caller:
-            return failed("Cannot call RPC on the same socket")
+            return build_rpc_error("Cannot call RPC on the same socket")
         request = {"method": method, "params": params}
         try:
-            result = await target.ask("rpc-request", request, self._limits.rpc_timeout)
+            result = await target.request("rpc-request", request, self._limits.rpc_timeout)
         except TimeoutError:
-            return failed(f"no answer in {self._limits.rpc_timeout:g} s; try again")
+            return build_rpc_error(f"no answer in {self._limits.rpc_timeout:g} s; try again")
         except SocketGoneError:
-            return failed("the other side left before it answered; try again")
+            return build_rpc_error("the other side left before it answered; try again")
         if isinstance(result, str) and len(result) > self._limits.rpc:
-            return failed(
+            return build_rpc_error(
                 f"the answer has {len(result)} bytes and may have {self._limits.rpc};"
                 " ask for less at once"
             )
         return {"ok": True, "result": result}
 
-    async def _find(self, caller: Socket, method: str) -> Socket | None:
-        house = self._hub.house(caller.account)
-        moved = house.moved.get(method.partition(":")[0])
+    async def _find_target(self, caller: ClientSocket, method: str) -> ClientSocket | None:
+        house = self._hub.get_account(caller.account)
+        moved = house.changed_at.get(method.partition(":")[0])
         while not (able := house.methods.get(method)):
             if moved is None:
                 return None
             try:
                 async with asyncio.timeout_at(moved + self._limits.rpc_absent):
-                    await house.registered.wait()
+                    await house.method_registered.wait()
             except TimeoutError:
                 return None
         others = [socket for socket in able if socket is not caller]
         return others[-1] if others else caller
 
 
-def failed(reason: str) -> dict[str, Any]:
+def build_rpc_error(reason: str) -> dict[str, Any]:
     return {"ok": False, "error": reason}

@@ -251,7 +251,7 @@ MIGRATIONS = (
 )
 
 
-def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+def migrate_database(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
     """Each step whole or not at all. Raises RelayConfigError for a database of a later relay."""
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):
@@ -262,7 +262,7 @@ def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) ->
     for number, script in enumerate(migrations[version:], version + 1):
         db.execute("BEGIN IMMEDIATE")
         try:
-            for statement in statements(script):
+            for statement in split_statements(script):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {number}")
         except BaseException:
@@ -271,7 +271,7 @@ def migrate(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) ->
         db.execute("COMMIT")
 
 
-def statements(script: str) -> list[str]:
+def split_statements(script: str) -> list[str]:
     """`executescript` would commit before it begins, and half a migration could be left."""
     found, statement = [], ""
     for part in script.split(";"):

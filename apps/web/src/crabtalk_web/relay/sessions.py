@@ -3,12 +3,12 @@
 import sqlite3
 from typing import Any
 
-from .accounts import next_update
-from .errors import RelayError, not_found
+from .accounts import allocate_updates
+from .errors import RelayError, build_not_found_error
 from .ids import new_id, now_ms
 
 
-def create(
+def create_session(
     db: sqlite3.Connection,
     account: str,
     tag: str,
@@ -21,7 +21,7 @@ def create(
         "SELECT * FROM sessions WHERE account = ? AND tag = ?", (account, tag)
     ).fetchone()
     if row is not None:
-        return view(row), 0
+        return build_session(row), 0
     count = db.execute("SELECT count(*) FROM sessions WHERE account = ?", (account,)).fetchone()[0]
     if count >= most:
         raise RelayError(
@@ -34,18 +34,18 @@ def create(
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING *",
         (new_id(), account, tag, metadata, data_key, now, now, now),
     ).fetchone()
-    return view(row), next_update(db, account)
+    return build_session(row), allocate_updates(db, account)
 
 
-def newest(db: sqlite3.Connection, account: str, limit: int) -> list[dict[str, Any]]:
+def list_newest(db: sqlite3.Connection, account: str, limit: int) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM sessions WHERE account = ? ORDER BY updated_at DESC, no DESC LIMIT ?",
         (account, limit),
     )
-    return [view(row) for row in rows]
+    return [build_session(row) for row in rows]
 
 
-def page(
+def list_page(
     db: sqlite3.Connection, account: str, before: str | None, since: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
     """The latest first, from after the session `before`, and whether there are more."""
@@ -54,38 +54,40 @@ def page(
         " ORDER BY id DESC LIMIT ?",
         (account, before, before, since, limit + 1),
     ).fetchall()
-    return [view(row) for row in rows[:limit]], len(rows) > limit
+    return [build_session(row) for row in rows[:limit]], len(rows) > limit
 
 
-def active(db: sqlite3.Connection, account: str, since: int, limit: int) -> list[dict[str, Any]]:
+def list_active(
+    db: sqlite3.Connection, account: str, since: int, limit: int
+) -> list[dict[str, Any]]:
     rows = db.execute(
         "SELECT * FROM sessions WHERE account = ? AND active AND active_at > ?"
         " ORDER BY active_at DESC LIMIT ?",
         (account, since, limit),
     )
-    return [view(row) for row in rows]
+    return [build_session(row) for row in rows]
 
 
-def number_of(db: sqlite3.Connection, account: str, session: str) -> int:
+def find_session_number(db: sqlite3.Connection, account: str, session: str) -> int:
     """Its number in other tables. Raises RelayError 404."""
     row = db.execute(
         "SELECT no FROM sessions WHERE id = ? AND account = ?", (session, account)
     ).fetchone()
     if row is None:
-        raise not_found("Session")
+        raise build_not_found_error("Session")
     return int(row["no"])
 
 
-def delete(db: sqlite3.Connection, account: str, session: str) -> tuple[list[str], int]:
+def delete_session(db: sqlite3.Connection, account: str, session: str) -> tuple[list[str], int]:
     """The names of its files, which are the caller's to remove, and the number of the update."""
-    number = number_of(db, account, session)
+    number = find_session_number(db, account, session)
     rows = db.execute("SELECT name FROM attachments WHERE session = ?", (number,))
     names = [str(row["name"]) for row in rows]
     db.execute("DELETE FROM sessions WHERE no = ?", (number,))
-    return names, next_update(db, account)
+    return names, allocate_updates(db, account)
 
 
-def view(row: sqlite3.Row) -> dict[str, Any]:
+def build_session(row: sqlite3.Row) -> dict[str, Any]:
     return {
         "id": row["id"],
         "seq": row["seq"],

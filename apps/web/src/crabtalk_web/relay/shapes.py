@@ -13,11 +13,11 @@ Sealed = Annotated[bytes, Meta(min_length=1)]
 Version = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Shape(Struct, rename="camel"):
+class ClientRequest(Struct, rename="camel"):
     pass
 
 
-class Login(Shape):
+class LoginRequest(ClientRequest):
     public_key: bytes
     challenge: bytes
     signature: bytes
@@ -25,112 +25,112 @@ class Login(Shape):
     invite: Annotated[str, Meta(max_length=100)] | None = None
 
 
-class PairingRequest(Shape):
+class PairingRequest(ClientRequest):
     public_key: bytes
     supports_v2: bool | None = msgspec.field(default=None, name="supportsV2")
     # Ours: the token comes back in a box for this public key.
     seals_token: bool | None = None
 
 
-class PairingResponse(Shape):
+class PairingResponse(ClientRequest):
     public_key: bytes
     response: Sealed
 
 
-class NewSession(Shape):
+class NewSession(ClientRequest):
     tag: Tag
     metadata: Sealed
     agent_state: bytes | None = None
     data_encryption_key: bytes | None = None
 
 
-class NewMessage(Shape):
+class NewMessage(ClientRequest):
     content: Sealed
     local_id: Id
 
 
-class NewMessages(Shape):
+class NewMessages(ClientRequest):
     messages: Annotated[list[NewMessage], Meta(min_length=1)]
 
 
-class NewMachine(Shape):
+class NewMachine(ClientRequest):
     id: Id
     metadata: Sealed
     daemon_state: bytes | None = None
     data_encryption_key: bytes | None = None
 
 
-class UploadRequest(Shape):
+class UploadRequest(ClientRequest):
     size: Annotated[int, Meta(ge=1)]
     # It says what the file is called, so it is neither kept nor logged.
     filename: Any = None
 
 
-class DownloadRequest(Shape):
+class DownloadRequest(ClientRequest):
     ref: str
 
 
-class PushEvent(Shape):
+class PushEvent(ClientRequest):
     kind: Annotated[str, Meta(pattern="^(done|permission|question)$")]
     title: Annotated[str, Meta(min_length=1, max_length=200)]
     body: Annotated[str, Meta(min_length=1, max_length=500)]
     data: Any = None
 
 
-class PushToken(Shape):
+class PushToken(ClientRequest):
     token: Annotated[str, Meta(min_length=1, max_length=500)]
 
 
-class Settings(Shape):
+class SettingsChange(ClientRequest):
     settings: bytes | None
     expected_version: Version
 
 
-class Mutation(Shape):
+class Mutation(ClientRequest):
     key: Key
     value: bytes | None
     version: Annotated[int, Meta(ge=-1, le=2**53)]
 
 
-class Mutations(Shape):
+class Mutations(ClientRequest):
     mutations: Annotated[list[Mutation], Meta(min_length=1)]
 
 
-class Keys(Shape):
+class KeyList(ClientRequest):
     keys: Annotated[list[Key], Meta(min_length=1)]
 
 
-class NewArtifact(Shape):
+class NewArtifact(ClientRequest):
     id: Id
     header: Sealed
     body: Sealed
     data_encryption_key: Sealed
 
 
-class ArtifactChange(Shape):
+class ArtifactChange(ClientRequest):
     header: Sealed | UnsetType = UNSET
     expected_header_version: Version | UnsetType = UNSET
     body: Sealed | UnsetType = UNSET
     expected_body_version: Version | UnsetType = UNSET
 
 
-class NewAccessKey(Shape):
+class NewAccessKey(ClientRequest):
     data: Sealed
 
 
-class AccessKeyChange(Shape):
+class AccessKeyChange(ClientRequest):
     data: Sealed
     expected_version: Version
 
 
-class Nothing(Shape):
+class IgnoredBody(ClientRequest):
     """Whatever is in it does not matter."""
 
 
 # ── Socket events ───────────────────────────────────────────────────────────────────────────────
 
 
-class Handshake(Shape):
+class Handshake(ClientRequest):
     token: Annotated[str, Meta(min_length=1, max_length=1000)]
     client_type: str = "user-scoped"
     session_id: Id | None = None
@@ -138,86 +138,86 @@ class Handshake(Shape):
     app_state: str | None = None
 
 
-class SocketMessage(Shape):
+class SocketMessage(ClientRequest):
     sid: Id
     message: Sealed
     local_id: Id | None = None
 
 
-class MetadataChange(Shape):
+class MetadataChange(ClientRequest):
     sid: Id
     metadata: Sealed
     expected_version: Version
 
 
-class StateChange(Shape):
+class StateChange(ClientRequest):
     sid: Id
     agent_state: Sealed | None
     expected_version: Version
 
 
-class MachineMetadataChange(Shape):
+class MachineMetadataChange(ClientRequest):
     machine_id: Id
     metadata: Sealed
     expected_version: Version
 
 
-class MachineStateChange(Shape):
+class MachineStateChange(ClientRequest):
     machine_id: Id
     daemon_state: Sealed | None
     expected_version: Version
 
 
-class SessionAlive(Shape):
+class SessionAlive(ClientRequest):
     sid: Id
     time: float
     thinking: bool | None = None
 
 
-class SessionEnd(Shape):
+class SessionEnd(ClientRequest):
     sid: Id
 
 
-class MachineAlive(Shape):
+class MachineAlive(ClientRequest):
     machine_id: Id
     time: float
 
 
-class Method(Shape):
+class MethodName(ClientRequest):
     method: Annotated[str, Meta(min_length=1, max_length=500)]
 
 
-class RpcCall(Shape):
+class RpcCall(ClientRequest):
     method: Annotated[str, Meta(min_length=1, max_length=500)]
     params: str
 
 
-class AppState(Shape):
+class AppState(ClientRequest):
     state: str
 
 
-class UsageReport(Shape):
+class UsageReport(ClientRequest):
     key: Annotated[str, Meta(max_length=200)]
     tokens: dict[str, float]
     cost: dict[str, float]
     session_id: Id | None = None
 
 
-class ArtifactId(Shape):
+class ArtifactId(ClientRequest):
     artifact_id: Id
 
 
-class VersionedData(Shape):
+class VersionedData(ClientRequest):
     data: Sealed
     expected_version: Version
 
 
-class SocketArtifactChange(Shape):
+class SocketArtifactChange(ClientRequest):
     artifact_id: Id
     header: VersionedData | None = None
     body: VersionedData | None = None
 
 
-class AccessKeyGet(Shape):
+class AccessKeyQuery(ClientRequest):
     session_id: Id
     machine_id: Id

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from aiohttp import web
 
 from . import packets
-from .accounts import Device
-from .limits import Limits
+from .accounts import AccountDevice
+from .limits import RelayLimits
 
-Scope = Literal["user-scoped", "session-scoped", "machine-scoped"]
+SocketScope = Literal["user-scoped", "session-scoped", "machine-scoped"]
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +22,16 @@ class SocketGoneError(Exception):
     """It left before it answered."""
 
 
-class Socket:
+class ClientSocket:
     """Sending never waits: a socket that does not read loses its connection, nobody else's time."""
 
     def __init__(
-        self, ws: web.WebSocketResponse, device: Device, scope: Scope, record: str, limits: Limits
+        self,
+        ws: web.WebSocketResponse,
+        device: AccountDevice,
+        scope: SocketScope,
+        record: str,
+        limits: RelayLimits,
     ) -> None:
         self.device = device
         self.scope = scope
@@ -38,12 +43,12 @@ class Socket:
         self._ws = ws
         self._limits = limits
         self._outbox: deque[str] = deque()
-        self._waiting = 0
-        self._writing: asyncio.Task[None] | None = None
+        self._queued_size = 0
+        self._write_task: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._requests: dict[int, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
-        self._closing: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
         self._heard_at = self._pinged_at = self._loop.time()
 
     @property
@@ -51,41 +56,41 @@ class Socket:
         return self.device.account
 
     def send(self, text: str) -> None:
-        if self._closing is not None:
+        if self._close_task is not None:
             return
         self._outbox.append(text)
-        self._waiting += len(text)
-        if self._waiting > self._limits.outbox:
+        self._queued_size += len(text)
+        if self._queued_size > self._limits.outbox:
             log.info("a socket does not read what it is sent and is closed")
             self.close()
-        elif self._writing is None:
-            self._writing = self._loop.create_task(self._write())
+        elif self._write_task is None:
+            self._write_task = self._loop.create_task(self._write())
 
-    def tell(self, name: str, payload: Any) -> None:
-        self.send(packets.event(name, payload))
+    def emit(self, name: str, payload: Any) -> None:
+        self.send(packets.encode_event(name, payload))
 
-    async def ask(self, name: str, payload: Any, seconds: float) -> Any:
+    async def request(self, name: str, payload: Any, seconds: float) -> Any:
         """What it answers. Raises TimeoutError, and SocketGoneError when it leaves."""
-        if self._closing is not None:
+        if self._close_task is not None:
             raise SocketGoneError
         number = next(self._numbers)
-        answer = self._asked[number] = self._loop.create_future()
+        answer = self._requests[number] = self._loop.create_future()
         try:
-            self.send(packets.event(name, payload, number))
+            self.send(packets.encode_event(name, payload, number))
             async with asyncio.timeout(seconds):
                 return await answer
         finally:
-            del self._asked[number]
+            del self._requests[number]
 
-    def answered(self, number: int | None, data: list[Any]) -> None:
-        waiting = None if number is None else self._asked.get(number)
+    def resolve_request(self, number: int | None, data: list[Any]) -> None:
+        waiting = None if number is None else self._requests.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result(data[0] if data else None)
 
-    def heard(self) -> None:
+    def mark_heard(self) -> None:
         self._heard_at = self._loop.time()
 
-    def check(self) -> None:
+    def check_alive(self) -> None:
         """Called every second or so: pings, and gives up those that stay silent."""
         now = self._loop.time()
         if now - self._heard_at > self._limits.ping_interval + self._limits.ping_timeout:
@@ -95,14 +100,14 @@ class Socket:
             self.send(packets.PING)
 
     def close(self) -> None:
-        if self._closing is None:
+        if self._close_task is None:
             self._outbox.clear()
-            self.gone()
-            self._closing = self._loop.create_task(self._close())
+            self.fail_requests()
+            self._close_task = self._loop.create_task(self._close())
 
-    def gone(self) -> None:
+    def fail_requests(self) -> None:
         """The connection has ended: nobody waits for it any longer."""
-        for waiting in self._asked.values():
+        for waiting in self._requests.values():
             if not waiting.done():
                 waiting.set_exception(SocketGoneError())
         for call in self.calls:
@@ -112,15 +117,15 @@ class Socket:
         try:
             while self._outbox:
                 text = self._outbox.popleft()
-                self._waiting -= len(text)
+                self._queued_size -= len(text)
                 await self._ws.send_str(text)
         except (ConnectionError, RuntimeError):
             self._outbox.clear()  # it is gone, as its reader will notice
         finally:
-            self._writing = None
+            self._write_task = None
 
     async def _close(self) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
+        if self._write_task is not None:
+            self._write_task.cancel()
         with suppress(ConnectionError, RuntimeError):
             await self._ws.close(drain=False)

@@ -7,27 +7,27 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from . import access_keys, artifact_updates, artifacts, presence_rows, shapes, versions
-from .accounts import within_quota
-from .core import Core
+from .accounts import run_within_quota
+from .core import RelayContext
 from .errors import RelayError
 from .ids import now_ms
-from .message_routes import append
-from .messages import Draft
-from .rpc import Rpc, failed
-from .socket import Socket
+from .message_routes import append_and_announce
+from .messages import MessageDraft
+from .rpc import RpcRouter, build_rpc_error
+from .socket import ClientSocket
 
 T = TypeVar("T")
-Answer: TypeAlias = dict[str, Any]
-Handler: TypeAlias = Callable[[Socket, Any], Awaitable[Answer | None]]
+EventAnswer: TypeAlias = dict[str, Any]
+EventHandler: TypeAlias = Callable[[ClientSocket, Any], Awaitable[EventAnswer | None]]
 
 log = logging.getLogger(__name__)
 
 
 class SocketEvents:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._rpc = Rpc(core.hub, core.limits)
-        self._handlers: dict[str, Handler] = {
+    def __init__(self, core: RelayContext) -> None:
+        self._context = core
+        self._rpc = RpcRouter(core.hub, core.limits)
+        self._handlers: dict[str, EventHandler] = {
             "ping": self.ping,
             "message": self.message,
             "update-metadata": self.update_metadata,
@@ -48,52 +48,54 @@ class SocketEvents:
             "access-key-get": self.access_key_get,
         }
 
-    async def handle(self, socket: Socket, name: str, payload: Any) -> Answer:
+    async def handle(self, socket: ClientSocket, name: str, payload: Any) -> EventAnswer:
         """The answer, which is sent if it was asked for."""
         handler = self._handlers.get(name)
         if handler is None:
-            return refusal(f"there is no event {name[:100]!r}")
+            return build_error_answer(f"there is no event {name[:100]!r}")
         try:
             return await handler(socket, payload) or {}
         except RelayError as error:
-            return refusal(str(error))
+            return build_error_answer(str(error))
         except Exception:
             log.exception("the event %s failed", name)
-            return refusal("the relay failed; try again")
+            return build_error_answer("the relay failed; try again")
 
-    async def call(self, socket: Socket, payload: Any) -> Answer:
+    async def handle_call(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         try:
-            wanted = shaped(payload, shapes.RpcCall)
+            wanted = convert_payload(payload, shapes.RpcCall)
         except RelayError as error:
-            return failed(str(error))
+            return build_rpc_error(str(error))
         return await self._rpc.call(socket, wanted.method, wanted.params)
 
     # ── Messages and records ────────────────────────────────────────────────────────────────
 
-    async def ping(self, socket: Socket, payload: Any) -> None:
+    async def ping(self, socket: ClientSocket, payload: Any) -> None:
         """So that a client knows somebody is there."""
 
-    async def message(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.SocketMessage)
-        drafts = [Draft(given.message, given.local_id)]
-        (row,) = await append(self._core, socket.account, given.sid, drafts, skip=socket)
+    async def message(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.SocketMessage)
+        drafts = [MessageDraft(given.message, given.local_id)]
+        (row,) = await append_and_announce(
+            self._context, socket.account, given.sid, drafts, skip=socket
+        )
         return {"result": "success", "id": row["id"], "seq": row["seq"]}
 
-    async def update_metadata(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.MetadataChange)
-        return await self._swap(
+    async def update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.MetadataChange)
+        return await self._change_record(
             socket, "sessions", "metadata", given.sid, given.metadata, given.expected_version
         )
 
-    async def update_state(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.StateChange)
-        return await self._swap(
+    async def update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.StateChange)
+        return await self._change_record(
             socket, "sessions", "agent_state", given.sid, given.agent_state, given.expected_version
         )
 
-    async def machine_update_metadata(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.MachineMetadataChange)
-        return await self._swap(
+    async def machine_update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.MachineMetadataChange)
+        return await self._change_record(
             socket,
             "machines",
             "metadata",
@@ -102,9 +104,9 @@ class SocketEvents:
             given.expected_version,
         )
 
-    async def machine_update_state(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.MachineStateChange)
-        return await self._swap(
+    async def machine_update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.MachineStateChange)
+        return await self._change_record(
             socket,
             "machines",
             "daemon_state",
@@ -113,22 +115,22 @@ class SocketEvents:
             given.expected_version,
         )
 
-    async def _swap(
+    async def _change_record(
         self,
-        socket: Socket,
-        table: presence_rows.Kind,
-        field: versions.Field,
+        socket: ClientSocket,
+        table: presence_rows.RecordKind,
+        field: versions.RecordField,
         record: str,
         value: bytes | None,
         expected: int,
-    ) -> Answer:
-        if len(value or b"") > self._core.limits.metadata:
-            return refusal(f"it may have at most {self._core.limits.metadata} bytes")
+    ) -> EventAnswer:
+        if len(value or b"") > self._context.limits.metadata:
+            return build_error_answer(f"it may have at most {self._context.limits.metadata} bytes")
         name = {"metadata": "metadata", "agent_state": "agentState"}.get(field, "daemonState")
-        now = await self._core.database.write(
-            within_quota,
-            self._core.limits,
-            versions.swap,
+        now = await self._context.database.write(
+            run_within_quota,
+            self._context.limits,
+            versions.swap_value,
             socket.account,
             table,
             field,
@@ -137,37 +139,39 @@ class SocketEvents:
             expected,
         )
         if now is None:
-            return refusal("there is no such record; create it first")
+            return build_error_answer("there is no such record; create it first")
         if not now.is_done:
             return {"result": "version-mismatch", "version": now.version, name: now.value}
-        told = {name: versions.versioned(now)}
+        told = {name: versions.build_update_value(now)}
         if table == "sessions":
             body = {"t": "update-session", "id": record, **told}
-            self._core.hub.update(socket.account, now.update, body, session=record)
+            self._context.hub.send_update(socket.account, now.update, body, session=record)
         else:
             body = {"t": "update-machine", "machineId": record, **told}
-            self._core.hub.update(socket.account, now.update, body, machine=record)
+            self._context.hub.send_update(socket.account, now.update, body, machine=record)
         return {"result": "success", "version": now.version, name: now.value}
 
     # ── Presence ────────────────────────────────────────────────────────────────────────────
 
-    async def session_alive(self, socket: Socket, payload: Any) -> None:
-        given = shaped(payload, shapes.SessionAlive)
-        await self._core.presence.alive(
+    async def session_alive(self, socket: ClientSocket, payload: Any) -> None:
+        given = convert_payload(payload, shapes.SessionAlive)
+        await self._context.presence.record_heartbeat(
             "sessions", socket.account, given.sid, given.time, is_thinking=bool(given.thinking)
         )
 
-    async def session_end(self, socket: Socket, payload: Any) -> None:
-        given = shaped(payload, shapes.SessionEnd)
-        await self._core.presence.ended("sessions", socket.account, given.sid)
+    async def session_end(self, socket: ClientSocket, payload: Any) -> None:
+        given = convert_payload(payload, shapes.SessionEnd)
+        await self._context.presence.mark_ended("sessions", socket.account, given.sid)
 
-    async def machine_alive(self, socket: Socket, payload: Any) -> None:
-        given = shaped(payload, shapes.MachineAlive)
-        await self._core.presence.alive("machines", socket.account, given.machine_id, given.time)
+    async def machine_alive(self, socket: ClientSocket, payload: Any) -> None:
+        given = convert_payload(payload, shapes.MachineAlive)
+        await self._context.presence.record_heartbeat(
+            "machines", socket.account, given.machine_id, given.time
+        )
 
-    async def usage_report(self, socket: Socket, payload: Any) -> Answer:
+    async def usage_report(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         """Shown to devices that are there, and not kept."""
-        given = shaped(payload, shapes.UsageReport)
+        given = convert_payload(payload, shapes.UsageReport)
         if "total" not in given.tokens or "total" not in given.cost:
             return {"success": False, "error": "tokens and cost need a total"}
         now = now_ms()
@@ -180,51 +184,51 @@ class SocketEvents:
                 "cost": given.cost,
                 "timestamp": now,
             }
-            self._core.hub.ephemeral(socket.account, body)
+            self._context.hub.send_ephemeral(socket.account, body)
         return {"success": True, "reportId": None, "createdAt": now, "updatedAt": now}
 
-    async def app_state(self, socket: Socket, payload: Any) -> None:
-        socket.is_watched = shaped(payload, shapes.AppState).state == "active"
+    async def app_state(self, socket: ClientSocket, payload: Any) -> None:
+        socket.is_watched = convert_payload(payload, shapes.AppState).state == "active"
 
     # ── Methods ─────────────────────────────────────────────────────────────────────────────
 
-    async def rpc_register(self, socket: Socket, payload: Any) -> None:
-        method = shaped(payload, shapes.Method).method
-        most = self._core.limits.methods
+    async def rpc_register(self, socket: ClientSocket, payload: Any) -> None:
+        method = convert_payload(payload, shapes.MethodName).method
+        most = self._context.limits.methods
         if len(socket.methods) >= most and method not in socket.methods:
             error = f"a socket registers at most {most} methods"
-            socket.tell("rpc-error", {"type": "register", "error": error})
+            socket.emit("rpc-error", {"type": "register", "error": error})
             return
-        self._core.hub.register(socket, method)
-        socket.tell("rpc-registered", {"method": method})
+        self._context.hub.register_method(socket, method)
+        socket.emit("rpc-registered", {"method": method})
 
-    async def rpc_unregister(self, socket: Socket, payload: Any) -> None:
-        method = shaped(payload, shapes.Method).method
-        self._core.hub.unregister(socket, method)
-        socket.tell("rpc-unregistered", {"method": method})
+    async def rpc_unregister(self, socket: ClientSocket, payload: Any) -> None:
+        method = convert_payload(payload, shapes.MethodName).method
+        self._context.hub.unregister_method(socket, method)
+        socket.emit("rpc-unregistered", {"method": method})
 
     # ── Artifacts and access keys ───────────────────────────────────────────────────────────
 
-    async def artifact_read(self, socket: Socket, payload: Any) -> Answer:
-        artifact = shaped(payload, shapes.ArtifactId).artifact_id
-        found = await self._core.database.read(artifacts.one, socket.account, artifact)
+    async def artifact_read(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        artifact = convert_payload(payload, shapes.ArtifactId).artifact_id
+        found = await self._context.database.read(artifacts.get_artifact, socket.account, artifact)
         return {"result": "success", "artifact": found}
 
-    async def artifact_create(self, socket: Socket, payload: Any) -> Answer:
-        new = shaped(payload, shapes.NewArtifact)
-        made = await artifact_updates.make(self._core, socket.account, new)
+    async def artifact_create(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        new = convert_payload(payload, shapes.NewArtifact)
+        made = await artifact_updates.create_and_announce(self._context, socket.account, new)
         return {"result": "success", "artifact": made}
 
-    async def artifact_update(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.SocketArtifactChange)
+    async def artifact_update(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.SocketArtifactChange)
         header = (
             None if given.header is None else (given.header.data, given.header.expected_version)
         )
         body = None if given.body is None else (given.body.data, given.body.expected_version)
         if header is None and body is None:
-            return refusal("No updates provided")
-        now, is_done = await artifact_updates.alter(
-            self._core, socket.account, given.artifact_id, header, body
+            return build_error_answer("No updates provided")
+        now, is_done = await artifact_updates.change_and_announce(
+            self._context, socket.account, given.artifact_id, header, body
         )
         if is_done:
             told = {name: {"version": at.version, "data": at.value} for name, at in now.items()}
@@ -235,29 +239,29 @@ class SocketEvents:
         }
         return {"result": "version-mismatch", **told}
 
-    async def artifact_delete(self, socket: Socket, payload: Any) -> Answer:
-        artifact = shaped(payload, shapes.ArtifactId).artifact_id
-        await artifact_updates.remove(self._core, socket.account, artifact)
+    async def artifact_delete(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        artifact = convert_payload(payload, shapes.ArtifactId).artifact_id
+        await artifact_updates.delete_and_announce(self._context, socket.account, artifact)
         return {"result": "success"}
 
-    async def access_key_get(self, socket: Socket, payload: Any) -> Answer:
-        given = shaped(payload, shapes.AccessKeyGet)
+    async def access_key_get(self, socket: ClientSocket, payload: Any) -> EventAnswer:
+        given = convert_payload(payload, shapes.AccessKeyQuery)
         try:
-            found = await self._core.database.read(
-                access_keys.get, socket.account, given.session_id, given.machine_id
+            found = await self._context.database.read(
+                access_keys.get_access_key, socket.account, given.session_id, given.machine_id
             )
         except RelayError as error:
             return {"ok": False, "error": str(error)}
         return {"ok": True, "accessKey": found}
 
 
-def shaped(payload: Any, shape: type[T]) -> T:
+def convert_payload(payload: Any, shape: type[T]) -> T:
     try:
         return msgspec.convert(payload, shape)
     except msgspec.ValidationError as error:
         raise RelayError(400, f"Invalid parameters: {error}") from None
 
 
-def refusal(reason: str) -> Answer:
+def build_error_answer(reason: str) -> EventAnswer:
     """Clients look at `result`, at `error` or at `message`, each at its own."""
     return {"result": "error", "error": reason, "message": reason}

@@ -4,14 +4,14 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .accounts import next_update
+from .accounts import allocate_updates
 from .ids import now_ms
 
-Field = Literal["metadata", "agent_state", "daemon_state"]
+RecordField = Literal["metadata", "agent_state", "daemon_state"]
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class VersionedValue:
     """What is there now. `update` is the number of the update that tells of it, 0 for none."""
 
     value: bytes | None
@@ -23,15 +23,15 @@ class Swap:
         return self.update > 0
 
 
-def swap(
+def swap_value(
     db: sqlite3.Connection,
     account: str,
     table: Literal["sessions", "machines"],
-    field: Field,
+    field: RecordField,
     record: str,
     value: bytes | None,
     expected: int,
-) -> Swap | None:
+) -> VersionedValue | None:
     """None when the account has no such record."""
     row = db.execute(
         f"SELECT {field} AS value, {field}_version AS version FROM {table}"  # noqa: S608
@@ -41,14 +41,14 @@ def swap(
     if row is None:
         return None
     if row["version"] != expected:
-        return Swap(row["value"], row["version"])
+        return VersionedValue(row["value"], row["version"])
     db.execute(
         f"UPDATE {table} SET {field} = ?, {field}_version = ?, updated_at = ? WHERE id = ?",  # noqa: S608
         (value, expected + 1, now_ms(), record),
     )
-    return Swap(value, expected + 1, next_update(db, account))
+    return VersionedValue(value, expected + 1, allocate_updates(db, account))
 
 
-def versioned(swapped: Swap) -> dict[str, Any]:
+def build_update_value(swapped: VersionedValue) -> dict[str, Any]:
     """As updates say it."""
     return {"value": swapped.value, "version": swapped.version}

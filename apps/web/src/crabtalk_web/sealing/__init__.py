@@ -6,56 +6,56 @@ or a socket. What cannot be opened is None, never an error.
 """
 
 from .backup import from_backup_text, to_backup_text
-from .binding import Bound, bind, bound_of
+from .binding import SealBinding, bind_value, read_binding
 from .boxes import open_box, seal_box, unwrap_key, wrap_key
 from .keys import (
     KEY_SIZE,
     ContentKeys,
     MasterSecret,
-    blob_key,
-    derive,
+    derive_blob_key,
+    derive_key,
+    derive_session_key,
     new_key,
-    session_key,
 )
 from .layouts import BLOB_OVERHEAD, DataSealer, LegacySealer, Sealer, open_blob, seal_blob
 from .pairing import (
-    Approval,
+    PairingApproval,
     PairingSecret,
-    approve_link,
+    approve_device_link,
     approve_with_content_key,
     approve_with_secret,
-    key_of_link,
+    parse_link_key,
 )
 from .text import from_base64, from_base64url, to_base64, to_base64url
 
 __all__ = [
     "BLOB_OVERHEAD",
     "KEY_SIZE",
-    "Approval",
-    "Bound",
     "ContentKeys",
     "DataSealer",
     "LegacySealer",
     "MasterSecret",
+    "PairingApproval",
     "PairingSecret",
+    "SealBinding",
     "Sealer",
-    "approve_link",
+    "approve_device_link",
     "approve_with_content_key",
     "approve_with_secret",
-    "bind",
-    "blob_key",
-    "bound_of",
-    "derive",
+    "bind_value",
+    "derive_blob_key",
+    "derive_key",
+    "derive_session_key",
     "from_backup_text",
     "from_base64",
     "from_base64url",
-    "key_of_link",
     "new_key",
     "open_blob",
     "open_box",
+    "parse_link_key",
+    "read_binding",
     "seal_blob",
     "seal_box",
-    "session_key",
     "to_backup_text",
     "to_base64",
     "to_base64url",

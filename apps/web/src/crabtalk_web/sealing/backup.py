@@ -9,14 +9,14 @@ import binascii
 
 from .keys import KEY_SIZE
 
-GROUP = 5
+GROUP_SIZE = 5
 LOOKS_LIKE = str.maketrans("0189", "OIBG")
 ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 
 
 def to_backup_text(secret: bytes) -> str:
     text = base64.b32encode(secret).decode().rstrip("=")
-    return "-".join(text[at : at + GROUP] for at in range(0, len(text), GROUP))
+    return "-".join(text[at : at + GROUP_SIZE] for at in range(0, len(text), GROUP_SIZE))
 
 
 def from_backup_text(text: str) -> bytes | None:

@@ -8,24 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-BOUND = "crabtalkBound"
+BINDING_KEY = "crabtalkBound"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SealBinding:
     purpose: str
     record: str
     counter: int
 
 
-def bind(value: Mapping[str, Any], to: Bound) -> dict[str, Any]:
-    return {**value, BOUND: [to.purpose, to.record, to.counter]}
+def bind_value(value: Mapping[str, Any], to: SealBinding) -> dict[str, Any]:
+    return {**value, BINDING_KEY: [to.purpose, to.record, to.counter]}
 
 
-def bound_of(value: object) -> Bound | None:
+def read_binding(value: object) -> SealBinding | None:
     """What it says it is for; None for values of those who do not say."""
-    given = value.get(BOUND) if isinstance(value, dict) else None
+    given = value.get(BINDING_KEY) if isinstance(value, dict) else None
     match given:
         case [str(purpose), str(record), int(counter)] if not isinstance(counter, bool):
-            return Bound(purpose, record, counter)
+            return SealBinding(purpose, record, counter)
     return None

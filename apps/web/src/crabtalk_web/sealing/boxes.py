@@ -9,8 +9,8 @@ from nacl.public import Box, PrivateKey, PublicKey
 
 from .keys import KEY_SIZE
 
-WRAPPED = b"\0"
-OVERHEAD = KEY_SIZE + Box.NONCE_SIZE + 16
+WRAPPED_KEY_VERSION = b"\0"
+BOX_OVERHEAD = KEY_SIZE + Box.NONCE_SIZE + 16
 
 
 def seal_box(public_key: bytes, plain: bytes) -> bytes:
@@ -19,7 +19,7 @@ def seal_box(public_key: bytes, plain: bytes) -> bytes:
 
 
 def open_box(secret_key: bytes, bundle: bytes) -> bytes | None:
-    if len(bundle) < OVERHEAD:
+    if len(bundle) < BOX_OVERHEAD:
         return None
     try:
         box = Box(PrivateKey(secret_key), PublicKey(bundle[:KEY_SIZE]))
@@ -30,11 +30,11 @@ def open_box(secret_key: bytes, bundle: bytes) -> bytes | None:
 
 def wrap_key(content_public_key: bytes, data_key: bytes) -> bytes:
     """A record's own key, for its owner's devices."""
-    return WRAPPED + seal_box(content_public_key, data_key)
+    return WRAPPED_KEY_VERSION + seal_box(content_public_key, data_key)
 
 
 def unwrap_key(content_secret_key: bytes, wrapped: bytes) -> bytes | None:
-    if wrapped[:1] != WRAPPED:
+    if wrapped[:1] != WRAPPED_KEY_VERSION:
         return None
     key = open_box(content_secret_key, wrapped[1:])
     return key if key is not None and len(key) == KEY_SIZE else None

@@ -19,7 +19,7 @@ def new_key() -> bytes:
     return secrets.token_bytes(KEY_SIZE)
 
 
-def derive(seed: bytes, usage: str, *path: str) -> bytes:
+def derive_key(seed: bytes, usage: str, *path: str) -> bytes:
     """The key at the end of `path` in the tree that `seed` has for `usage`."""
     node = hmac.digest(f"{usage} Master Seed".encode(), seed, "sha512")
     for word in path:
@@ -27,17 +27,17 @@ def derive(seed: bytes, usage: str, *path: str) -> bytes:
     return node[:KEY_SIZE]
 
 
-def session_key(machine_key: bytes, agent: str, sender: str, generation: int) -> bytes:
+def derive_session_key(machine_key: bytes, agent: str, sender: str, generation: int) -> bytes:
     """The key of a conversation's session, which is never stored: its machine can always say it.
 
     Another generation of the same conversation has another key.
     """
-    return derive(machine_key, "Crabtalk Session", agent, sender, str(generation))
+    return derive_key(machine_key, "Crabtalk Session", agent, sender, str(generation))
 
 
-def blob_key(session_data_key: bytes) -> bytes:
+def derive_blob_key(session_data_key: bytes) -> bytes:
     """What seals the files of a session that has a key of its own."""
-    return derive(session_data_key, "Happy Blobs", "session")
+    return derive_key(session_data_key, "Happy Blobs", "session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class MasterSecret:
 
     @property
     def content_keys(self) -> ContentKeys:
-        seed = derive(self.secret, "Happy EnCoder", "content")
+        seed = derive_key(self.secret, "Happy EnCoder", "content")
         secret = hashlib.sha512(seed).digest()[:KEY_SIZE]
         return ContentKeys(crypto_scalarmult_base(secret), secret)
 
@@ -72,11 +72,11 @@ class MasterSecret:
     @property
     def blob_key(self) -> bytes:
         """What seals the files of sessions that have no key of their own."""
-        return derive(self.secret, "Happy Blobs", "master")
+        return derive_key(self.secret, "Happy Blobs", "master")
 
     @property
     def anonymous_id(self) -> str:
-        return derive(self.secret, "Happy Coder", "analytics", "id").hex()[:16]
+        return derive_key(self.secret, "Happy Coder", "analytics", "id").hex()[:16]
 
     def sign(self, challenge: bytes) -> bytes:
         """The signature that shows a relay whose account this is."""

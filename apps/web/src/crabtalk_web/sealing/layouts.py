@@ -16,8 +16,8 @@ from nacl.secret import SecretBox
 from .text import from_base64, to_base64
 
 VERSION = b"\0"
-NONCE = 12
-TAG = 16
+NONCE_SIZE = 12
+TAG_SIZE = 16
 BLOB_OVERHEAD = SecretBox.NONCE_SIZE + SecretBox.MACBYTES
 
 
@@ -30,12 +30,12 @@ class Sealer(Protocol):
 
     def seal(self, value: object) -> str:
         """A value of JSON. Raises ValueError for what JSON cannot say."""
-        return self.seal_bytes(encode(value))
+        return self.seal_bytes(encode_json(value))
 
     def open(self, text: str) -> Any:
         """The value; None for what cannot be opened, is no JSON, or says nothing at all."""
         plain = self.open_bytes(text)
-        return decode(plain) if plain else None
+        return decode_json(plain) if plain else None
 
     def seal_nothing(self) -> str:
         """What a call answers that has nothing to say: sealed, and empty."""
@@ -49,15 +49,15 @@ class DataSealer(Sealer):
         self._cipher = AESGCM(key)
 
     def seal_bytes(self, plain: bytes) -> str:
-        nonce = secrets.token_bytes(NONCE)
+        nonce = secrets.token_bytes(NONCE_SIZE)
         return to_base64(VERSION + nonce + self._cipher.encrypt(nonce, plain, None))
 
     def open_bytes(self, text: str) -> bytes | None:
         data = from_base64(text)
-        if data is None or len(data) < 1 + NONCE + TAG or data[:1] != VERSION:
+        if data is None or len(data) < 1 + NONCE_SIZE + TAG_SIZE or data[:1] != VERSION:
             return None
         try:
-            return self._cipher.decrypt(data[1 : 1 + NONCE], data[1 + NONCE :], None)
+            return self._cipher.decrypt(data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :], None)
         except InvalidTag:
             return None
 
@@ -93,7 +93,7 @@ def open_secretbox(box: SecretBox, data: bytes) -> bytes | None:
         return None
 
 
-def encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -102,12 +102,12 @@ def encode(value: object) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def decode(plain: bytes) -> Any:
+def decode_json(plain: bytes) -> Any:
     try:
-        return json.loads(plain.decode(), parse_constant=refuse)
+        return json.loads(plain.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
 
 
-def refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")

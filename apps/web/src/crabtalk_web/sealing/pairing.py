@@ -14,13 +14,13 @@ from .boxes import open_box, seal_box
 from .keys import KEY_SIZE
 from .text import from_base64, from_base64url, to_base64, to_base64url
 
-TERMINAL = "happy://terminal?"
-ACCOUNT = "happy:///account?"
+TERMINAL_LINK = "happy://terminal?"
+ACCOUNT_LINK = "happy:///account?"
 VERSION_2 = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class PairingApproval:
     """What the device sent: exactly one of the two."""
 
     master_secret: bytes | None = field(default=None, repr=False)
@@ -39,24 +39,24 @@ class PairingSecret:
 
     @property
     def terminal_link(self) -> str:
-        return TERMINAL + to_base64url(self.public_key)
+        return TERMINAL_LINK + to_base64url(self.public_key)
 
     @property
     def account_link(self) -> str:
-        return ACCOUNT + to_base64url(self.public_key)
+        return ACCOUNT_LINK + to_base64url(self.public_key)
 
     def page_link(self, page: str) -> str:
         """For a browser. The key stands where browsers do not send it to the server."""
         return f"{page.rstrip('/')}/terminal/connect#key={to_base64url(self.public_key)}"
 
-    def open_approval(self, response: str) -> Approval | None:
+    def open_approval(self, response: str) -> PairingApproval | None:
         plain = self._open(response)
         if plain is None:
             return None
         if len(plain) == KEY_SIZE:
-            return Approval(master_secret=plain)
+            return PairingApproval(master_secret=plain)
         if len(plain) == 1 + KEY_SIZE and plain[:1] == VERSION_2:
-            return Approval(content_public_key=plain[1:])
+            return PairingApproval(content_public_key=plain[1:])
         return None
 
     def open_token(self, sealed: str) -> str | None:
@@ -80,14 +80,14 @@ def approve_with_content_key(public_key: bytes, content_public_key: bytes) -> st
     return to_base64(seal_box(public_key, VERSION_2 + content_public_key))
 
 
-def approve_link(public_key: bytes, master_secret: bytes) -> str:
+def approve_device_link(public_key: bytes, master_secret: bytes) -> str:
     """For another device of the same person, which is to know everything."""
     return approve_with_secret(public_key, master_secret)
 
 
-def key_of_link(link: str) -> bytes | None:
+def parse_link_key(link: str) -> bytes | None:
     """The public key in any of the links above; None for other texts."""
-    for start in (TERMINAL, ACCOUNT):
+    for start in (TERMINAL_LINK, ACCOUNT_LINK):
         if link.startswith(start):
             break
     else:

@@ -7,7 +7,7 @@ docs/session-stream.md describes the whole of it.
 from .bodies import (
     AgentBody,
     AnyBody,
-    Chain,
+    ChainLink,
     MessageMeta,
     SessionBody,
     UserBody,
@@ -15,71 +15,71 @@ from .bodies import (
     decode_body,
     encode_body,
     read_body,
-    read_chain,
+    read_chain_link,
 )
-from .envelope import Envelope, EnvelopeError, Role, Usage
+from .envelope import Envelope, EnvelopeError, EnvelopeUsage, Role
 from .events import (
     EVENTS,
-    AnyEvent,
-    File,
-    Image,
-    Service,
-    Start,
-    Status,
-    Stop,
-    Text,
+    AnyEnvelopeEvent,
+    FileEvent,
+    ImagePreview,
+    ServiceEvent,
+    SubagentStart,
+    SubagentStop,
+    TextEvent,
     ToolCallEnd,
     ToolCallStart,
     TurnEnd,
     TurnStart,
+    TurnStatus,
 )
-from .ids import derived_id, is_cuid, is_own, new_id
-from .order import Order, OrderError
-from .plain import plain
-from .reading import decode, read_envelope
-from .strict import LARGEST, check, encode
-from .times import Times
+from .ids import derive_id, is_cuid, is_own_id, new_id
+from .order import EnvelopeOrder, OrderError
+from .plain import clean_json_value
+from .reading import decode_envelope, read_envelope
+from .strict import MAX_ENVELOPE_BYTES, check_envelope, encode_envelope
+from .times import IncreasingClock
 
 __all__ = [
     "EVENTS",
-    "LARGEST",
+    "MAX_ENVELOPE_BYTES",
     "AgentBody",
     "AnyBody",
-    "AnyEvent",
-    "Chain",
+    "AnyEnvelopeEvent",
+    "ChainLink",
     "Envelope",
     "EnvelopeError",
-    "File",
-    "Image",
+    "EnvelopeOrder",
+    "EnvelopeUsage",
+    "FileEvent",
+    "ImagePreview",
+    "IncreasingClock",
     "MessageMeta",
-    "Order",
     "OrderError",
     "Role",
-    "Service",
+    "ServiceEvent",
     "SessionBody",
-    "Start",
-    "Status",
-    "Stop",
-    "Text",
-    "Times",
+    "SubagentStart",
+    "SubagentStop",
+    "TextEvent",
     "ToolCallEnd",
     "ToolCallStart",
     "TurnEnd",
     "TurnStart",
-    "Usage",
+    "TurnStatus",
     "UserBody",
     "UserText",
-    "check",
-    "decode",
+    "check_envelope",
+    "clean_json_value",
     "decode_body",
-    "derived_id",
-    "encode",
+    "decode_envelope",
+    "derive_id",
     "encode_body",
+    "encode_envelope",
     "is_cuid",
-    "is_own",
+    "is_own_id",
     "new_id",
-    "plain",
     "read_body",
-    "read_chain",
+    "read_chain_link",
     "read_envelope",
 ]

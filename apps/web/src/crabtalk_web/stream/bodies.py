@@ -7,9 +7,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from .envelope import Envelope, EnvelopeError
-from .plain import parsed, plain
+from .plain import clean_json_value, parse_json
 from .reading import read_envelope
-from .strict import encode
+from .strict import encode_envelope
 
 
 class MessageMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
@@ -28,7 +28,9 @@ class MessageMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     display_text: str = ""
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", rename="camel"):
+class MessageBody(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", rename="camel"
+):
     """One of those below."""
 
 
@@ -36,7 +38,7 @@ class UserText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
     text: str
 
 
-class UserBody(Body, frozen=True, tag="user", kw_only=True):
+class UserBody(MessageBody, frozen=True, tag="user", kw_only=True):
     """What a person typed into an app."""
 
     content: UserText
@@ -44,14 +46,14 @@ class UserBody(Body, frozen=True, tag="user", kw_only=True):
     meta: MessageMeta | UnsetType = UNSET
 
 
-class AgentBody(Body, frozen=True, tag="agent", kw_only=True):
+class AgentBody(MessageBody, frozen=True, tag="agent", kw_only=True):
     """Of the formats before this protocol; `content["type"]` says which. Nobody here writes it."""
 
     content: dict[str, Any]
     meta: MessageMeta | UnsetType = UNSET
 
 
-class SessionBody(Body, frozen=True, tag="session", kw_only=True):
+class SessionBody(MessageBody, frozen=True, tag="session", kw_only=True):
     content: Envelope
     meta: MessageMeta | UnsetType = UNSET
 
@@ -61,13 +63,13 @@ AnyBody = UserBody | AgentBody | SessionBody
 
 def encode_body(envelope: Envelope, *, is_compat: bool = False) -> bytes:
     """The envelope in its body, in the form that everybody reads. Raises EnvelopeError."""
-    return b'{"role":"session","content":' + encode(envelope, is_compat=is_compat) + b"}"
+    return b'{"role":"session","content":' + encode_envelope(envelope, is_compat=is_compat) + b"}"
 
 
 def decode_body(data: bytes | str) -> AnyBody | None:
     """None for what cannot be understood: a reader goes on to the next one."""
     try:
-        return read_body(parsed(data))
+        return read_body(parse_json(data))
     except EnvelopeError:
         return None
 
@@ -77,25 +79,27 @@ def read_body(value: Any) -> AnyBody:
     if not isinstance(value, dict):
         raise EnvelopeError("a body is an object")
     if value.get("role") == "session":
-        meta = read(plain({"meta": value["meta"]} if "meta" in value else {}), OnlyMeta).meta
-        return SessionBody(content=read_envelope(unwrapped(value.get("content"))), meta=meta)
-    body: UserBody | AgentBody = read(plain(value), UserBody | AgentBody)
+        meta = convert_value(
+            clean_json_value({"meta": value["meta"]} if "meta" in value else {}), MetaOnly
+        ).meta
+        return SessionBody(content=read_envelope(unwrap_content(value.get("content"))), meta=meta)
+    body: UserBody | AgentBody = convert_value(clean_json_value(value), UserBody | AgentBody)
     if isinstance(body, AgentBody) and not isinstance(body.content.get("type"), str):
         raise EnvelopeError("the content of an agent has a type")
     return body
 
 
-def unwrapped(content: Any) -> Any:
+def unwrap_content(content: Any) -> Any:
     """Apps put files of their users one level deeper."""
     is_wrapped = isinstance(content, dict) and content.get("type") == "session"
     return content.get("data") if is_wrapped else content
 
 
-class OnlyMeta(msgspec.Struct):
+class MetaOnly(msgspec.Struct):
     meta: MessageMeta | UnsetType = UNSET
 
 
-def read(value: Any, kind: Any) -> Any:
+def convert_value(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -114,7 +118,7 @@ CHAIN_HASH = re.compile(r"[0-9a-zA-Z+/]{43}=")
 LAST_COUNTER = 2**53 - 1
 
 
-class Chain(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChainLink(msgspec.Struct, frozen=True, omit_defaults=True):
     """`device` names the device, `chain` one unbroken row of its messages in one session.
 
     `counter` begins with 1. `previous` is the SHA-256 of the sealed bytes of the message before,
@@ -128,11 +132,11 @@ class Chain(msgspec.Struct, frozen=True, omit_defaults=True):
     previous: str = ""
 
 
-def read_chain(body: Any) -> Chain | None:
+def read_chain_link(body: Any) -> ChainLink | None:
     """The chain of an opened body; None where there is none that can be understood."""
     given = body.get(CHAIN_KEY) if isinstance(body, dict) else None
     try:
-        chain = msgspec.convert(given, Chain)
+        chain = msgspec.convert(given, ChainLink)
     except msgspec.ValidationError:
         return None
     is_first = chain.counter == 1

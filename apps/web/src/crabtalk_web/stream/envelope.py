@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .events import AnyEvent, Number, Service
+from .events import AnyEnvelopeEvent, Number, ServiceEvent
 
 Role = Literal["user", "agent"]
 # What every reader takes for an id. The look-ahead is for Python, whose $ lets a line end pass.
@@ -18,7 +18,7 @@ class EnvelopeError(ValueError):
     """What is wrong with an envelope, and where in it."""
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class EnvelopeUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens of one call of the model. How full its context is: all but `output_tokens`."""
 
     input_tokens: Count
@@ -37,13 +37,13 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     role: Role
     turn: str = ""
     subagent: Annotated[str, Meta(pattern=CUID)] = ""
-    usage: Usage | UnsetType = UNSET
-    ev: AnyEvent
+    usage: EnvelopeUsage | UnsetType = UNSET
+    ev: AnyEnvelopeEvent
 
     @property
     def is_bare_usage(self) -> bool:
         """Tokens and nothing else, of no turn: how some producers tell them."""
-        return not self.turn and self.usage is not UNSET and self.ev == Service(text="")
+        return not self.turn and self.usage is not UNSET and self.ev == ServiceEvent(text="")
 
     @property
     def is_ignored(self) -> bool:

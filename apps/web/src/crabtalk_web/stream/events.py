@@ -9,23 +9,23 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Status = Literal["completed", "failed", "cancelled"]
+TurnStatus = Literal["completed", "failed", "cancelled"]
 # JavaScript has one kind of number.
 Number = int | float
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", rename="camel"):
+class EnvelopeEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", rename="camel"):
     """One of those below."""
 
 
-class Text(Event, frozen=True, tag="text"):
+class TextEvent(EnvelopeEvent, frozen=True, tag="text"):
     """Markdown, said by whoever the envelope names."""
 
     text: str
     thinking: bool = False
 
 
-class Service(Event, frozen=True, tag="service"):
+class ServiceEvent(EnvelopeEvent, frozen=True, tag="service"):
     """A line about the conversation rather than of it. Markdown.
 
     `refused` is of a line about a person's message that was not acted on: `reason`, `localId`,
@@ -36,7 +36,7 @@ class Service(Event, frozen=True, tag="service"):
     refused: dict[str, Any] | UnsetType = UNSET
 
 
-class ToolCallStart(Event, frozen=True, tag="tool-call-start"):
+class ToolCallStart(EnvelopeEvent, frozen=True, tag="tool-call-start"):
     """`title` and `description` are inline markdown."""
 
     call: str
@@ -46,7 +46,7 @@ class ToolCallStart(Event, frozen=True, tag="tool-call-start"):
     args: dict[str, Any]
 
 
-class ToolCallEnd(Event, frozen=True, tag="tool-call-end"):
+class ToolCallEnd(EnvelopeEvent, frozen=True, tag="tool-call-end"):
     """`result` is what the tool gave back, cut to a bound; a failure is in there too."""
 
     call: str
@@ -55,58 +55,68 @@ class ToolCallEnd(Event, frozen=True, tag="tool-call-end"):
     duration_ms: int = 0
 
 
-class Image(msgspec.Struct, frozen=True):
+class ImagePreview(msgspec.Struct, frozen=True):
     width: Number
     height: Number
     thumbhash: str
 
 
-class File(Event, frozen=True, tag="file"):
+class FileEvent(EnvelopeEvent, frozen=True, tag="file"):
     """`ref` is where the sealed bytes are, `size` how many there are before sealing."""
 
     ref: str
     name: str
     size: Number
     mime_type: str = ""
-    image: Image | UnsetType = UNSET
+    image: ImagePreview | UnsetType = UNSET
 
 
-class TurnStart(Event, frozen=True, tag="turn-start"):
+class TurnStart(EnvelopeEvent, frozen=True, tag="turn-start"):
     pass
 
 
-class TurnEnd(Event, frozen=True, tag="turn-end"):
-    status: Status
+class TurnEnd(EnvelopeEvent, frozen=True, tag="turn-end"):
+    status: TurnStatus
 
 
-class Start(Event, frozen=True, tag="start"):
+class SubagentStart(EnvelopeEvent, frozen=True, tag="start"):
     """The agent that the envelope's `subagent` stands for begins."""
 
     title: str = ""
 
 
-class Stop(Event, frozen=True, tag="stop"):
+class SubagentStop(EnvelopeEvent, frozen=True, tag="stop"):
     pass
 
 
-AnyEvent = Text | Service | ToolCallStart | ToolCallEnd | File | TurnStart | TurnEnd | Start | Stop
-EVENTS: dict[str, type[Event]] = {
+AnyEnvelopeEvent = (
+    TextEvent
+    | ServiceEvent
+    | ToolCallStart
+    | ToolCallEnd
+    | FileEvent
+    | TurnStart
+    | TurnEnd
+    | SubagentStart
+    | SubagentStop
+)
+EVENTS: dict[str, type[EnvelopeEvent]] = {
     str(event.__struct_config__.tag): event
     for event in (
-        Text,
-        Service,
+        TextEvent,
+        ServiceEvent,
         ToolCallStart,
         ToolCallEnd,
-        File,
+        FileEvent,
         TurnStart,
         TurnEnd,
-        Start,
-        Stop,
+        SubagentStart,
+        SubagentStop,
     )
 }
 # Event, key and type of what not every generation of the protocol knows. A reader that finds
 # something else under such a key does as those that do not know it, and passes over it.
-ADDED: dict[str, dict[str, type]] = {
+ADDED_KEYS: dict[str, dict[str, type]] = {
     "service": {"refused": dict},
     "tool-call-end": {"result": str, "isError": bool, "durationMs": int},
     "file": {"mimeType": str},

@@ -8,22 +8,22 @@ import string
 import msgspec
 
 from .envelope import CUID
-from .plain import text
+from .plain import replace_surrogates
 
-LENGTH = 24
-OWN = re.compile(r"[a-z][0-9a-z]{23}")
+ID_LENGTH = 24
+OWN_ID = re.compile(r"[a-z][0-9a-z]{23}")
 ALPHABET = string.digits + string.ascii_lowercase
 
 
 def new_id() -> str:
-    rest = (secrets.choice(ALPHABET) for _ in range(LENGTH - 1))
+    rest = (secrets.choice(ALPHABET) for _ in range(ID_LENGTH - 1))
     return secrets.choice(string.ascii_lowercase) + "".join(rest)
 
 
-def derived_id(*parts: str | int) -> str:
+def derive_id(*parts: str | int) -> str:
     """The same for the same parts, in this process and any other."""
-    named = [text(part) if isinstance(part, str) else part for part in parts]
-    return f"c{hashlib.sha256(msgspec.json.encode(named)).hexdigest()[: LENGTH - 1]}"
+    named = [replace_surrogates(part) if isinstance(part, str) else part for part in parts]
+    return f"c{hashlib.sha256(msgspec.json.encode(named)).hexdigest()[: ID_LENGTH - 1]}"
 
 
 def is_cuid(given: str) -> bool:
@@ -31,6 +31,6 @@ def is_cuid(given: str) -> bool:
     return re.search(CUID, given) is not None
 
 
-def is_own(given: str) -> bool:
+def is_own_id(given: str) -> bool:
     """Whether it has the one shape that we give out, which the strictest readers take."""
-    return OWN.fullmatch(given) is not None
+    return OWN_ID.fullmatch(given) is not None

@@ -1,14 +1,14 @@
 """Order: what holds between the envelopes of one session, followed as they come."""
 
 from .envelope import Envelope, EnvelopeError
-from .events import Start, Stop, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
+from .events import SubagentStart, SubagentStop, ToolCallEnd, ToolCallStart, TurnEnd, TurnStart
 
 
 class OrderError(EnvelopeError):
     """An envelope that may not come where it came."""
 
 
-class Order:
+class EnvelopeOrder:
     """Times and turns never go back, one turn is open at a time, and what begins in it ends in it.
 
     Remembers every id and turn: for tests and tools, not for a session that lasts for years.
@@ -25,51 +25,53 @@ class Order:
         self._turns: set[str] = set()
         self._called: set[str] = set()
 
-    def follow(self, envelope: Envelope) -> None:
+    def check_next(self, envelope: Envelope) -> None:
         """Raises OrderError, and has then not followed."""
-        need(envelope.time > self.time, "its time is not later than the last")
-        need(envelope.id not in self._ids, "its id was there before")
+        require_order(envelope.time > self.time, "its time is not later than the last")
+        require_order(envelope.id not in self._ids, "its id was there before")
         if envelope.role == "agent" and not envelope.is_bare_usage:
-            self._follow_agent(envelope)
+            self._check_agent(envelope)
         self._ids.add(envelope.id)
         self.time = envelope.time
 
-    def _follow_agent(self, envelope: Envelope) -> None:
+    def _check_agent(self, envelope: Envelope) -> None:
         if isinstance(envelope.ev, TurnStart):
-            need(not self.turn, "a turn is open already")
-            need(envelope.turn not in self._turns, "its turn is over")
+            require_order(not self.turn, "a turn is open already")
+            require_order(envelope.turn not in self._turns, "its turn is over")
             self.turn = envelope.turn
             self._turns.add(self.turn)
             self._called.clear()
             self._callers.clear()
             return
-        need(envelope.turn == self.turn, "it is not of the open turn")
-        if not isinstance(envelope.ev, Start):
+        require_order(envelope.turn == self.turn, "it is not of the open turn")
+        if not isinstance(envelope.ev, SubagentStart):
             is_known = not envelope.subagent or envelope.subagent in self.agents
-            need(is_known, "its agent is not at work")
+            require_order(is_known, "its agent is not at work")
         match envelope.ev:
-            case Start():
-                need(envelope.subagent not in self.agents, "its agent is at work already")
+            case SubagentStart():
+                require_order(envelope.subagent not in self.agents, "its agent is at work already")
                 self.agents.add(envelope.subagent)
-            case Stop():
-                need(envelope.subagent not in self.calls.values(), "its agent has a call open")
+            case SubagentStop():
+                require_order(
+                    envelope.subagent not in self.calls.values(), "its agent has a call open"
+                )
                 inner = {one for one in self.agents if self._callers.get(one) == envelope.subagent}
-                need(not inner, "an agent that its agent delegated to is at work")
+                require_order(not inner, "an agent that its agent delegated to is at work")
                 self.agents.discard(envelope.subagent)
             case ToolCallStart(call=call, args=args):
-                need(call not in self._called, "its call was there before")
+                require_order(call not in self._called, "its call was there before")
                 if isinstance(args.get("sessionSubagent"), str):
                     self._callers[args["sessionSubagent"]] = envelope.subagent
                 self.calls[call] = envelope.subagent
                 self._called.add(call)
             case ToolCallEnd(call=call):
-                need(self.calls.get(call) == envelope.subagent, "its call is not open")
+                require_order(self.calls.get(call) == envelope.subagent, "its call is not open")
                 del self.calls[call]
             case TurnEnd():
-                need(not self.calls and not self.agents, "calls or agents are open")
+                require_order(not self.calls and not self.agents, "calls or agents are open")
                 self.turn = ""
 
 
-def need(holds: bool, complaint: str) -> None:
+def require_order(holds: bool, complaint: str) -> None:
     if not holds:
         raise OrderError(complaint)

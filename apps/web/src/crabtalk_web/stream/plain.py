@@ -7,21 +7,21 @@ from typing import Any
 from .envelope import EnvelopeError
 
 # Deep enough for any tool's arguments. Far deeper, and Python cannot write it any more.
-DEPTH = 64
+MAX_DEPTH = 64
 
 
-def parsed(data: bytes | str) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """Raises EnvelopeError."""
     try:
-        return json.loads(data, parse_constant=refused, parse_float=finite)
+        return json.loads(data, parse_constant=refuse_constant, parse_float=parse_finite)
     except (ValueError, RecursionError) as error:
         raise EnvelopeError(f"this is not JSON: {error}") from None
 
 
-def plain(value: Any, depth: int = DEPTH) -> Any:
+def clean_json_value(value: Any, depth: int = MAX_DEPTH) -> Any:
     """The same with every text such that UTF-8 can hold it. Raises EnvelopeError."""
     if isinstance(value, str):
-        return text(value)
+        return replace_surrogates(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -29,17 +29,20 @@ def plain(value: Any, depth: int = DEPTH) -> Any:
             raise EnvelopeError(f"{value} is no number that JSON has")
         return value
     if depth == 0:
-        raise EnvelopeError(f"this is more than {DEPTH} levels deep")
+        raise EnvelopeError(f"this is more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise EnvelopeError("a key is no text")
-        return {text(key): plain(entry, depth - 1) for key, entry in value.items()}
+        return {
+            replace_surrogates(key): clean_json_value(entry, depth - 1)
+            for key, entry in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [plain(entry, depth - 1) for entry in value]
+        return [clean_json_value(entry, depth - 1) for entry in value]
     raise EnvelopeError(f"{type(value).__name__} is nothing that JSON has")
 
 
-def text(value: str) -> str:
+def replace_surrogates(value: str) -> str:
     """A half of a surrogate pair becomes U+FFFD, as it does in a browser."""
     try:
         value.encode()
@@ -48,11 +51,11 @@ def text(value: str) -> str:
     return value
 
 
-def refused(constant: str) -> float:
+def refuse_constant(constant: str) -> float:
     raise ValueError(f"{constant} is no number that JSON has")
 
 
-def finite(number: str) -> float:
+def parse_finite(number: str) -> float:
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:20]} is too large")

@@ -7,34 +7,36 @@ from typing import Any
 
 import msgspec
 
-from .envelope import Envelope, EnvelopeError, Usage
-from .events import ADDED, Service, Start, Stop
-from .plain import parsed, plain
+from .envelope import Envelope, EnvelopeError, EnvelopeUsage
+from .events import ADDED_KEYS, ServiceEvent, SubagentStart, SubagentStop
+from .plain import clean_json_value, parse_json
 
 
-def decode(data: bytes | str) -> Envelope:
+def decode_envelope(data: bytes | str) -> Envelope:
     """An envelope from its JSON. Raises EnvelopeError."""
-    return read_envelope(parsed(data))
+    return read_envelope(parse_json(data))
 
 
 def read_envelope(value: Any) -> Envelope:
     """An envelope from what JSON became. Raises EnvelopeError."""
     if not isinstance(value, dict):
         raise EnvelopeError("an envelope is an object")
-    known = plain(value)
+    known = clean_json_value(value)
     usage = read_usage(known.pop("usage", None))
     if isinstance(known.get("ev"), dict):
-        known["ev"] = without_odd_additions(known["ev"])
+        known["ev"] = drop_odd_additions(known["ev"])
     try:
         envelope = msgspec.convert(known, Envelope)
     except msgspec.ValidationError as error:
         raise EnvelopeError(str(error)) from None
-    if envelope.role == "user" and isinstance(envelope.ev, Service | Start | Stop):
+    if envelope.role == "user" and isinstance(
+        envelope.ev, ServiceEvent | SubagentStart | SubagentStop
+    ):
         raise EnvelopeError(f"{known['ev']['t']} is an agent's - at `$.role`")
     return msgspec.structs.replace(envelope, usage=usage) if usage else envelope
 
 
-def read_usage(value: Any) -> Usage | None:
+def read_usage(value: Any) -> EnvelopeUsage | None:
     if not isinstance(value, dict):
         return None
     counts = {
@@ -42,14 +44,14 @@ def read_usage(value: Any) -> Usage | None:
         for key, count in value.items()
     }
     try:
-        return msgspec.convert(counts, Usage)
+        return msgspec.convert(counts, EnvelopeUsage)
     except msgspec.ValidationError:
         return None
 
 
-def without_odd_additions(event: dict[str, Any]) -> dict[str, Any]:
+def drop_odd_additions(event: dict[str, Any]) -> dict[str, Any]:
     tag = event.get("t")
-    kinds = ADDED.get(tag, {}) if isinstance(tag, str) else {}
+    kinds = ADDED_KEYS.get(tag, {}) if isinstance(tag, str) else {}
     return {
         key: value for key, value in event.items() if type(value) is kinds.get(key, type(value))
     }

@@ -9,94 +9,108 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from .envelope import Envelope, EnvelopeError, Usage
-from .events import EVENTS, File, Start, Stop, Text, ToolCallEnd, ToolCallStart
-from .ids import is_own
-from .plain import plain
+from .envelope import Envelope, EnvelopeError, EnvelopeUsage
+from .events import (
+    EVENTS,
+    FileEvent,
+    SubagentStart,
+    SubagentStop,
+    TextEvent,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from .ids import is_own_id
+from .plain import clean_json_value
 
 # Sealed and in base64, this fits into a frame of a million bytes, where the most common relay ends.
-LARGEST = 700_000
+MAX_ENVELOPE_BYTES = 700_000
 # The largest whole number that JavaScript tells from its neighbours.
 LAST_TIME = 2**53 - 1
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-USERS = (Text, File)
+TOOL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+USER_EVENTS = (TextEvent, FileEvent)
 
 
-def encode(envelope: Envelope, *, is_compat: bool = False) -> bytes:
+def encode_envelope(envelope: Envelope, *, is_compat: bool = False) -> bytes:
     """JSON. `is_compat` is for readers that draw certain tools by names of their own, and that look
     for tokens outside of turns. Raises EnvelopeError."""
-    check(envelope, is_compat=is_compat)
+    check_envelope(envelope, is_compat=is_compat)
     try:
         data = msgspec.json.encode(envelope)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(plain(msgspec.to_builtins(envelope)))
-    if len(data) > LARGEST:
+        data = msgspec.json.encode(clean_json_value(msgspec.to_builtins(envelope)))
+    if len(data) > MAX_ENVELOPE_BYTES:
         raise EnvelopeError(f"{len(data)} bytes are too many for one envelope; send it in pieces")
     return data
 
 
-def check(envelope: Envelope, *, is_compat: bool = False) -> None:
+def check_envelope(envelope: Envelope, *, is_compat: bool = False) -> None:
     """Raises EnvelopeError."""
     try:
         msgspec.convert(msgspec.to_builtins(envelope), Envelope)
     except (msgspec.ValidationError, TypeError, RecursionError) as error:
         raise EnvelopeError(f"this is no envelope: {error}") from None
-    check_place(envelope, is_compat=is_compat)
+    check_header(envelope, is_compat=is_compat)
     match envelope.ev:
         case ToolCallStart():
             check_tool(envelope.ev, is_compat=is_compat)
         case ToolCallEnd(duration_ms=took):
-            require(took >= 0, "durationMs", "is negative")
-        case File():
+            require_field(took >= 0, "durationMs", "is negative")
+        case FileEvent():
             check_file(envelope.ev)
 
 
-def check_place(envelope: Envelope, *, is_compat: bool) -> None:
+def check_header(envelope: Envelope, *, is_compat: bool) -> None:
     tag = EVENTS_BY_TYPE[type(envelope.ev)]
-    require(is_own(envelope.id), "id", "is no id of 24 characters")
-    require(is_whole(envelope.time), "time", "is no whole number of milliseconds")
-    require(envelope.time <= LAST_TIME, "time", "is too far away")
+    require_field(is_own_id(envelope.id), "id", "is no id of 24 characters")
+    require_field(is_whole(envelope.time), "time", "is no whole number of milliseconds")
+    require_field(envelope.time <= LAST_TIME, "time", "is too far away")
     for key in ("turn", "subagent"):
         value = getattr(envelope, key)
-        require(not value or is_own(value), key, "is no id of 24 characters")
+        require_field(not value or is_own_id(value), key, "is no id of 24 characters")
     if envelope.role == "user":
-        require(isinstance(envelope.ev, USERS), "role", f"is user, and {tag} is an agent's")
-        require(not envelope.subagent, "subagent", "is of a user")
+        require_field(
+            isinstance(envelope.ev, USER_EVENTS), "role", f"is user, and {tag} is an agent's"
+        )
+        require_field(not envelope.subagent, "subagent", "is of a user")
     elif not (is_compat and envelope.is_bare_usage):
-        require(bool(envelope.turn), "turn", "is missing")
-    if isinstance(envelope.ev, Start | Stop):
-        require(bool(envelope.subagent), "subagent", f"is missing; {tag} says nothing without it")
-    if isinstance(envelope.usage, Usage):
-        require(envelope.role == "agent", "usage", "is of a user")
+        require_field(bool(envelope.turn), "turn", "is missing")
+    if isinstance(envelope.ev, SubagentStart | SubagentStop):
+        require_field(
+            bool(envelope.subagent), "subagent", f"is missing; {tag} says nothing without it"
+        )
+    if isinstance(envelope.usage, EnvelopeUsage):
+        require_field(envelope.role == "agent", "usage", "is of a user")
 
 
 def check_tool(event: ToolCallStart, *, is_compat: bool) -> None:
-    require(bool(event.call), "ev.call", "is empty")
-    is_fine = bool(event.name) if is_compat else NAME.fullmatch(event.name) is not None
-    require(is_fine, "ev.name", "is not in lower case with hyphens")
+    require_field(bool(event.call), "ev.call", "is empty")
+    is_fine = bool(event.name) if is_compat else TOOL_NAME.fullmatch(event.name) is not None
+    require_field(is_fine, "ev.name", "is not in lower case with hyphens")
     for key in ("title", "description"):
         words = getattr(event, key)
-        require(bool(words.strip()), f"ev.{key}", "is empty")
-        require("\n" not in words, f"ev.{key}", "has more than one line")
-    plain(event.args)
+        require_field(bool(words.strip()), f"ev.{key}", "is empty")
+        require_field("\n" not in words, f"ev.{key}", "has more than one line")
+    clean_json_value(event.args)
 
 
-def check_file(event: File) -> None:
-    require(bool(event.ref), "ev.ref", "is empty")
-    require(is_whole(event.size), "ev.size", "is no whole number of bytes")
+def check_file(event: FileEvent) -> None:
+    require_field(bool(event.ref), "ev.ref", "is empty")
+    require_field(is_whole(event.size), "ev.size", "is no whole number of bytes")
     if isinstance(event.image, UnsetType):
         return
     for key in ("width", "height"):
         value = getattr(event.image, key)
-        require(is_whole(value) and value > 0, f"ev.image.{key}", "is no number of pixels")
-    require(bool(event.image.thumbhash), "ev.image.thumbhash", "is empty; leave the image out")
+        require_field(is_whole(value) and value > 0, f"ev.image.{key}", "is no number of pixels")
+    require_field(
+        bool(event.image.thumbhash), "ev.image.thumbhash", "is empty; leave the image out"
+    )
 
 
 def is_whole(number: Any) -> bool:
     return type(number) is int and number >= 0
 
 
-def require(holds: bool, key: str, complaint: str) -> None:
+def require_field(holds: bool, key: str, complaint: str) -> None:
     if not holds:
         raise EnvelopeError(f"{key} {complaint}")
 

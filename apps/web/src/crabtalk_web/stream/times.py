@@ -1,7 +1,7 @@
 """Times: milliseconds that only ever grow. Readers sort by them, so no two may be the same."""
 
 
-class Times:
+class IncreasingClock:
     __slots__ = ("last",)
 
     def __init__(self, last: int = 0) -> None:
