@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import (
-    accepted,
+from bench import (
+    accepted_turns,
     client_keys,
     codec,
     commands,
@@ -37,7 +37,8 @@ from . import (
     web_page,
     web_relay,
 )
-from .report import BenchTable
+
+from .tables import BenchTable
 
 BENCHES: dict[str, Callable[[], list[BenchTable]]] = {
     "codec": codec.run_benchmark,
@@ -62,7 +63,7 @@ BENCHES: dict[str, Callable[[], list[BenchTable]]] = {
     "delivery": lambda: delivery.run_benchmark([]),
 }
 LONG_BENCHES: dict[str, Callable[[list[str]], list[BenchTable]]] = {
-    "accepted": accepted.run_benchmark,
+    "accepted": accepted_turns.run_benchmark,
     "client": client_keys.run_benchmark,
     "delivery": delivery.run_benchmark,
     "load": load.run_benchmark,

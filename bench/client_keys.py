@@ -20,10 +20,10 @@ from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
 from tests.model_server import model_process
 
-from .accepted import TurnTimes, elapsed_ms
-from .crowd import run_daemon
-from .peers import compute_percentile, pin_to_core, read_rss
-from .report import BenchTable
+from .accepted_turns import TurnTimes, elapsed_ms
+from .load_generator import run_daemon
+from .processes import compute_percentile, pin_to_core, read_rss
+from .tables import BenchTable
 
 SCRIPT = "!say good day to you"
 BURST = "!chunks 5000 0"

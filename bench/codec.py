@@ -7,7 +7,7 @@ import timeit
 
 from crabtalk.protocol import FrameDecoder, encode_reply, wire
 
-from .report import BenchTable
+from .tables import BenchTable
 
 SIZES = {"0 B": 0, "1 KB": 1 << 10, "100 KB": 100 << 10, "1 MB": 1 << 20}
 # What a socket hands over at a time.

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from .peers import compute_percentile, read_clock
-from .report import BenchTable
+from .processes import compute_percentile, read_clock
+from .tables import BenchTable
 
 CRABTALK = Path(sys.executable).with_name("crabtalk")
 CRABUP = CRABTALK.with_name("crabup")

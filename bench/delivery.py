@@ -25,14 +25,14 @@ from crabtalk.protocol import wire
 from crabtalk.runtime.clock import Clock
 from crabtalk.runtime.conversation import Conversation
 from crabtalk.runtime.events import TextDelta
-from crabtalk.runtime.transcript import ReplayBuffer
+from crabtalk.runtime.replay_buffer import ReplayBuffer
 from crabtalk.storage import ArchivedKeys, FileStorage, MarkerRecord, MessageRecord, Pair, Record
 from tests.model_server import model_process
 
-from .crowd import BenchDaemon, run_daemon
 from .history import AT, TEXT, make_meta, time_best
-from .peers import compute_percentile, pin_to_core, read_rss
-from .report import BenchTable
+from .load_generator import BenchDaemon, run_daemon
+from .processes import compute_percentile, pin_to_core, read_rss
+from .tables import BenchTable
 
 TURNS = 400
 RUNS = 1000

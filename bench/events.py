@@ -15,11 +15,11 @@ from pathlib import Path
 
 import uvloop
 
-from tests.daemon.publishers import measure_pings, publish_events
+from tests.daemon.event_publishers import measure_pings, publish_events
 from tests.model_server import model_process
 
-from .peers import compute_percentile, pin_to_core, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, pin_to_core, read_rss
+from .tables import BenchTable
 
 SUBSCRIPTIONS = 1000
 RATE = 10_000

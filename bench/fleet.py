@@ -24,8 +24,8 @@ from crabtalk.storage.postgres import PostgresStorage
 from tests.model_server import model_process
 from tests.postgres import PostgresServer, create_server, execute_sql, with_parameters
 
-from .peers import compute_percentile, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, read_rss
+from .tables import BenchTable
 
 SECONDS = 4.0
 WARM_UP = 1.0

@@ -6,8 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .peers import PING, compute_percentile, read_clock, read_rss, run_daemon
-from .report import BenchTable
+from .processes import PING, compute_percentile, read_clock, read_rss, run_daemon
+from .tables import BenchTable
 
 STARTS = 20
 CONNECTIONS = (10, 100, 1000)

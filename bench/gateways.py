@@ -18,13 +18,13 @@ from pathlib import Path
 
 import uvloop
 
-from crabtalk.component.gateway import write_settings
-from tests.component.gateway.loft import PigeonMessage, PigeonServer, run_pigeon_server
-from tests.component.gateway.pigeon import read_source
+from crabtalk.gateway import write_settings
+from tests.gateway.pigeon_page import read_source
+from tests.gateway.pigeon_server import PigeonMessage, PigeonServer, run_pigeon_server
 from tests.model_server import model_process
 
-from .peers import compute_percentile, pin_to_core, read_clock, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, pin_to_core, read_clock, read_rss
+from .tables import BenchTable
 from .turns import run_daemon
 
 CROWDS = (1, 50, 200)

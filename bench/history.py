@@ -25,8 +25,8 @@ from crabtalk.storage import (
     Record,
 )
 
-from .peers import compute_percentile, read_clock, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, read_clock, read_rss
+from .tables import BenchTable
 
 AT = "2026-01-01T00:00:00.000Z"
 TEXT = "The quick brown crab walks sideways over the lazy lobster, as it does every evening. " * 3

@@ -24,9 +24,9 @@ import uvloop
 
 from tests.model_server import model_process
 
-from .crowd import BenchDaemon, CrowdLoad, CrowdOutcome, run_daemon, run_load
-from .peers import compute_percentile, pin_to_core
-from .report import BenchTable
+from .load_generator import BenchDaemon, CrowdLoad, CrowdOutcome, run_daemon, run_load
+from .processes import compute_percentile, pin_to_core
+from .tables import BenchTable
 
 DEFAULT_SECONDS = 60
 # Crowds that come one after the other, each for so many seconds.

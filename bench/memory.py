@@ -17,8 +17,8 @@ from pathlib import Path
 
 from crabtalk.memory import AddEntry, Memory
 
-from .peers import compute_percentile, read_clock, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, read_clock, read_rss
+from .tables import BenchTable
 
 SIZES = (100, 1_000, 10_000)
 VOCABULARY = 30_000

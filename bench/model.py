@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from threading import Thread
 
-from .report import BenchTable
+from .tables import BenchTable
 
 CHUNKS = 5000
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,7 +104,7 @@ def install_tools() -> str:
 
 
 def measure_cost(python: str, contender: str, url: str) -> float:
-    command = [python, "-m", "bench.contenders", contender, url, str(CHUNKS)]
+    command = [python, "-m", "bench.stream_readers", contender, url, str(CHUNKS)]
     environment = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     result = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False

@@ -14,12 +14,12 @@ import msgspec
 
 from crabtalk.policy import Policy
 from crabtalk.policy.rules import PermissionRequest
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied_entry
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.rules import find_denied_entry
 from crabtalk.storage import Agent
 from tests.policy.test_rules import build_request
 
-from .report import BenchTable
+from .tables import BenchTable
 
 CORPUS = Path(__file__).parent.parent / "tests" / "policy"
 CALLS = 500

@@ -13,8 +13,8 @@ import uvloop
 
 from crabtalk.client import Client, connect
 
-from .peers import PING, compute_percentile, pin_to_core, read_clock, run_daemon, run_peer
-from .report import BenchTable
+from .processes import PING, compute_percentile, pin_to_core, read_clock, run_daemon, run_peer
+from .tables import BenchTable
 
 ROUNDS = 60
 PINGS = 200

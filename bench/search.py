@@ -23,11 +23,11 @@ from typing import Any
 import uvloop
 
 from crabtalk.model import Message, ToolCall
-from crabtalk.runtime.search import SearchScope, SessionIndex
+from crabtalk.search import SearchScope, SessionIndex
 from crabtalk.storage import ConversationMeta, FileStorage, MessageRecord, Pair, Record
 
-from .peers import compute_percentile, read_clock, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, read_clock, read_rss
+from .tables import BenchTable
 
 SIZES = (10_000, 100_000, 1_000_000)
 WORDS = 200_000

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from .footprint import time_first_pong
-from .peers import compute_percentile, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, read_rss
+from .tables import BenchTable
 
 ROOT = Path(__file__).resolve().parents[1]
 CRABTALKD = Path(sys.executable).with_name("crabtalkd")
@@ -56,7 +56,7 @@ LAYERS = {
     "ours: storage": "import crabtalk.storage",
     "ours: the engine": "import crabtalk.runtime",
     "ours: hooks, MCP": "import crabtalk.hooks",
-    "ours: the daemon": "import crabtalk.daemon.daemon, crabtalk.daemon.server",
+    "ours: the daemon": "import crabtalk.daemon.daemon, crabtalk.daemon.handlers.daemon_server",
 }
 MEASURE_SCRIPT = """
 import sys

@@ -33,9 +33,9 @@ from crabtalk.transport import RunFiles
 from tests.mcp.world import TINY_SERVER
 from tests.model_server import model_process
 
-from .crowd import fit_slope
-from .peers import compute_percentile, pin_to_core, read_rss
-from .report import BenchTable
+from .load_generator import fit_slope
+from .processes import compute_percentile, pin_to_core, read_rss
+from .tables import BenchTable
 
 MINUTES = 30.0
 VISITORS = 24
@@ -104,7 +104,7 @@ def run_daemon(home: Path, url: str) -> Iterator[SoakDaemon]:
     text = CRAB.format(python=sys.executable, tiny=TINY_SERVER)
     (home / "agents" / "crab.toml").write_text(text)
     (home / "agents" / "shrimp.toml").write_text('prompt = "You are shrimp."\n')
-    command = [sys.executable, "-m", "bench.probed", str(home / "probe"), "run"]
+    command = [sys.executable, "-m", "bench.probed_daemon", str(home / "probe"), "run"]
     with (
         (home / "stderr").open("wb") as stderr,
         subprocess.Popen([*command, "--home", str(home), "--tcp", "off"], stderr=stderr) as process,

@@ -15,8 +15,8 @@ import uvloop
 from crabtalk.client import connect
 from crabtalk.protocol import wire
 
-from .peers import compute_percentile, pin_to_core, read_clock, run_peer
-from .report import BenchTable
+from .processes import compute_percentile, pin_to_core, read_clock, run_peer
+from .tables import BenchTable
 
 EVENTS = 100_000
 ROUNDS = 5

@@ -8,11 +8,11 @@ Time is the processor's, of one core.
 import time
 from collections.abc import Iterator
 
+from crabtalk.chat.theme import Theme
+from crabtalk.chat.transcript import ChatTranscript
 from crabtalk.protocol import wire
-from crabtalk_tui.chat.look import Theme
-from crabtalk_tui.chat.transcript import ChatTranscript
 
-from .report import BenchTable
+from .tables import BenchTable
 
 TOKENS = 4000
 RATE = 200  # tokens a second

@@ -22,8 +22,8 @@ from pathlib import Path
 from crabtalk.client import connect_sync
 from tests.model_server import model_process
 
-from .peers import compute_percentile, read_clock
-from .report import BenchTable
+from .processes import compute_percentile, read_clock
+from .tables import BenchTable
 
 BIN = Path(sys.executable).parent
 RATE = 200  # tokens a second
@@ -150,7 +150,7 @@ def measure_opening(home: Path) -> float:
 
 def measure_import() -> float:
     """Milliseconds of that before the chat is opened: the interpreter, and what it loads."""
-    code = "import crabtalk_tui.cli, crabtalk_tui.chat.app; print(flush=True)"
+    code = "import crabtalk.cli.main, crabtalk.chat.app; print(flush=True)"
     begun = read_clock()
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

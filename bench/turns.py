@@ -25,8 +25,8 @@ from crabtalk.protocol import FrameDecoder, encode_frame, wire
 from crabtalk.transport import RunFiles
 from tests.model_server import model_process
 
-from .peers import compute_percentile, pin_to_core, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, pin_to_core, read_rss
+from .tables import BenchTable
 
 STAMP_PATTERN = re.compile(rb"\b(\d{19})\b")
 # So much of a crowd's chunks is not counted: connections and conversations are being made.
@@ -165,7 +165,7 @@ def run_daemon(model_url: str, home: Path) -> Iterator[TurnServer]:
 @contextmanager
 def run_relay(model_url: str, scratch: Path) -> Iterator[TurnServer]:
     path = scratch / "relay.sock"
-    command = [sys.executable, "-m", "bench.relay", str(path), str(urlsplit(model_url).port)]
+    command = [sys.executable, "-m", "bench.bare_relay", str(path), str(urlsplit(model_url).port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

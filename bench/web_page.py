@@ -20,11 +20,11 @@ from typing import Any
 import uvloop
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
+from apps.web.tests.browser.browser_user import BrowserUser, open_browser_user
 from apps.web.tests.browser.chromium import MISSING, find_chromium, launch_browser
-from apps.web.tests.browser.visitor import BrowserUser, open_browser_user
 
-from .peers import compute_percentile
-from .report import BenchTable
+from .processes import compute_percentile
+from .tables import BenchTable
 
 VISIT_COUNT = 10
 OPENING_COUNT = 5
@@ -88,7 +88,7 @@ class ServedPage:
 
 @contextmanager
 def serve_page() -> Iterator[ServedPage]:
-    command = [sys.executable, "-m", "apps.web.stage"]
+    command = [sys.executable, "-m", "apps.web.dev_server"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

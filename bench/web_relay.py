@@ -18,8 +18,8 @@ import uvloop
 
 from crabtalk_web.sealing import DataSealer, MasterSecret, new_key, to_base64
 
-from .peers import compute_percentile, pin_to_core, read_clock, read_rss
-from .report import BenchTable
+from .processes import compute_percentile, pin_to_core, read_clock, read_rss
+from .tables import BenchTable
 
 POSTS = 1000
 BATCHES = 100

@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from apps.help_page import ROOT, HelpPage, update_pages
-from crabtalk.daemon import config
 from crabtalk.daemon.cli import main as crabtalkd
+from crabtalk.daemon.config import settings
 from crabtalk.hooks.bash import BashSettings as BashSettings
 from crabtalk.hooks.memory import MemorySettings as MemorySettings
 from crabtalk.hooks.sessions import SessionsSettings as SessionsSettings
-from crabtalk.model.settings import FIELD_TYPES as PROVIDER_KEYS
-from crabtalk.model.settings import ProviderSettings
+from crabtalk.model.provider_settings import FIELD_TYPES as PROVIDER_KEYS
+from crabtalk.model.provider_settings import ProviderSettings
 from crabtalk.policy import build_kinds_table
 from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS, Agent, McpServerConfig
 
-from .sources import WireMessage, parse_proto, read_error_codes, read_limits
-from .speed import render_speed_table
+from .source_comments import WireMessage, parse_proto, read_error_codes, read_limits
+from .speed_table import render_speed_table
 
 SCRIPT = "docs.generate"
 PAGES = (
@@ -97,7 +97,7 @@ def list_settings(of: Any) -> dict[str, Any]:
 
 def render_limits(_: str) -> str:
     lines = ["| key | default | what it bounds |", "|---|---|---|"]
-    for kind in config.LIMIT_TYPES:
+    for kind in settings.LIMIT_TYPES:
         for bound in read_limits(kind):
             names = ", ".join(f"`{key}`" for key in bound.keys)
             values = ", ".join(format_toml(value) for value in bound.defaults)
@@ -135,9 +135,9 @@ def render_message(message: WireMessage) -> str:
 
 
 STORAGE = {
-    "url": config.FILE_URL,
+    "url": settings.FILE_URL,
     "durability": "fsync",
-    **read_defaults(("lease", "pool", "statement_timeout"), config.StorageSettings()),
+    **read_defaults(("lease", "pool", "statement_timeout"), settings.StorageSettings()),
 }
 GENERATED: dict[str, Callable[[str], str]] = {
     "speed": lambda _: render_speed_table(),
@@ -145,7 +145,7 @@ GENERATED: dict[str, Callable[[str], str]] = {
     "limits": render_limits,
     "errors": render_codes,
     "messages": render_messages,
-    "daemon": make_key_table(dict.fromkeys(sorted(config.DAEMON_KEYS), NOT_SET)),
+    "daemon": make_key_table(dict.fromkeys(sorted(settings.DAEMON_KEYS), NOT_SET)),
     "storage": make_key_table(STORAGE),
     "providers": make_key_table(
         read_defaults(PROVIDER_KEYS, ProviderSettings("")) | {"name": NOT_SET}

@@ -36,7 +36,7 @@ from tests.postgres_install import (
     start_watchdog,
     stop_watchdog,
 )
-from tests.postgres_keeper import is_running, list_children, read_state_and_parent, send_signal
+from tests.postgres_watchdog import is_running, list_children, read_state_and_parent, send_signal
 
 URL_VARIABLE = "CRABTALK_TEST_PG"
 FIXTURES = {"postgres_url", "postgres_server", "private_postgres"}

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-WATCHDOG = Path(__file__).with_name("postgres_keeper.py")
+WATCHDOG = Path(__file__).with_name("postgres_watchdog.py")
 PATIENCE = 30.0
 
 

@@ -15,7 +15,7 @@ from tests import postgres, postgres_install
 from tests.model_server import ROOT
 from tests.postgres import Mode, PostgresServer, create_schema, execute_sql, with_parameters
 from tests.postgres_install import PATIENCE, NoPostgresError
-from tests.postgres_keeper import is_running, list_children
+from tests.postgres_watchdog import is_running, list_children
 
 INSERT_ROW = "INSERT INTO shells VALUES ('kept')"
 # What they wait for is in processes.
@@ -222,9 +222,11 @@ def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
 def test_a_daemon_on_files_never_loads_the_driver(home: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from crabtalk.daemon import cli, process, server, daemon\n"
-        "from crabtalk.daemon.config import load_config\n"
-        "from crabtalk.daemon.storing import open_storage\n"
+        "from crabtalk.daemon import cli, daemon\n"
+        "from crabtalk.daemon.handlers import daemon_server\n"
+        "from crabtalk.daemon.process import main_loop\n"
+        "from crabtalk.daemon.config.settings import load_config\n"
+        "from crabtalk.daemon.process.storage_factory import open_storage\n"
         "home = Path(sys.argv[1])\n"
         "daemon.Daemon(home, *open_storage(home, load_config(home / 'config.toml'))[:1], {})\n"
         "print('asyncpg' in sys.modules)\n"

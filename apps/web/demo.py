@@ -12,14 +12,14 @@ from unittest.mock import patch
 
 from playwright.async_api import ViewportSize, expect
 
-from apps.tui.demo import ANSWER, EDIT, QUESTIONS, READ, RUN, TABLE
-from apps.web.stage import DevServer, run_dev_server, send_and_wait
+from apps.web.dev_server import DevServer, run_dev_server, send_and_wait
+from apps.web.tests.browser.browser_user import BrowserUser, open_browser_user
 from apps.web.tests.browser.chromium import MISSING, find_chromium, launch_browser
-from apps.web.tests.browser.plays import DialogueSteps, call_tool, say_text, think_text
-from apps.web.tests.browser.visitor import BrowserUser, open_browser_user
-from apps.web.tests.gateway.phone import DeviceClient, open_device
-from apps.web.tests.gateway.world import pair_with_device
+from apps.web.tests.browser.dialogues import DialogueSteps, call_tool, say_text, think_text
+from apps.web.tests.gateway.device_client import DeviceClient, open_device
+from apps.web.tests.gateway.web_gateway_world import pair_with_device
 from crabtalk_web.sealing import to_backup_text
+from docs.chat_demo import ANSWER, EDIT, QUESTIONS, READ, RUN, TABLE
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "web.png"
 SIZE: ViewportSize = {"width": 1440, "height": 1020}

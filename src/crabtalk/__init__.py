@@ -10,7 +10,7 @@ The names below load the client when first used, so that a program which wants a
 
 from typing import TYPE_CHECKING
 
-from .late import load_lazily
+from .lazy_imports import load_lazily
 
 if TYPE_CHECKING:
     from .client import Client, ServerError, SyncClient, connect, connect_sync

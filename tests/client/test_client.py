@@ -30,7 +30,7 @@ from crabtalk.transport import (
     TransportLimits,
     listen_tcp,
 )
-from tests.scripted import ScriptedServer, open_listener
+from tests.scripted_server import ScriptedServer, open_listener
 
 
 @pytest.fixture

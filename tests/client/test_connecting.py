@@ -10,7 +10,7 @@ import pytest
 
 from crabtalk.client import CannotConnectError, connect
 from crabtalk.transport import Listener, ListenOptions
-from tests.scripted import ScriptedServer
+from tests.scripted_server import ScriptedServer
 
 CLIENT_COUNT = 200
 

@@ -22,7 +22,7 @@ def list_loaded_packages(module: str) -> set[str]:
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
     packages = {name.split(".")[0] for name in names} - {"crabtalk"}
-    rooms.discard("crabtalk.late")
+    rooms.discard("crabtalk.lazy_imports")
     return rooms | {p for p in packages if p not in sys.stdlib_module_names}
 
 

@@ -11,12 +11,12 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 from crabtalk.daemon.cli import new_event_loop
-from crabtalk.daemon.config import Config, load_config
+from crabtalk.daemon.config.settings import Config, load_config
 from crabtalk.daemon.daemon import Daemon
-from crabtalk.daemon.home import Home
-from crabtalk.daemon.logs import LogHandler, start_logging
-from crabtalk.daemon.process import serve
-from crabtalk.daemon.server import DaemonServer
+from crabtalk.daemon.handlers.daemon_server import DaemonServer
+from crabtalk.daemon.process.home import Home
+from crabtalk.daemon.process.log_handler import LogHandler, start_logging
+from crabtalk.daemon.process.main_loop import serve
 from crabtalk.model import Tool
 from crabtalk.runtime import Hook, ToolDispatch
 from crabtalk.storage import FileStorage

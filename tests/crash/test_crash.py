@@ -18,7 +18,6 @@ from crabtalk.client import Client, ConnectionClosedError, connect
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
 from crabtalk.storage.checksums import remove_seal
-from tests.crash.acts import KILL_POINTS
 from tests.crash.checks import (
     ClientTurn,
     check_request,
@@ -28,8 +27,9 @@ from tests.crash.checks import (
     log_path,
     read_log,
 )
-from tests.crash.driver import CrashReport, run_crash_stress
-from tests.crash.process import (
+from tests.crash.crash_clients import KILL_POINTS
+from tests.crash.crash_stress import CrashReport, run_crash_stress
+from tests.crash.launched_daemon import (
     LaunchedDaemon,
     prepare_home,
     run_process,

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from crabtalk.client import Client, ConnectionClosedError, ServerError, connect
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
-from tests.crash.process import LaunchedDaemon, prepare_home
+from tests.crash.launched_daemon import LaunchedDaemon, prepare_home
 from tests.model_server import ModelServer, model_server
 from tests.plain_requests import plain_send, plain_steer, plain_stream
 

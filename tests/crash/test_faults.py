@@ -29,11 +29,17 @@ from tests.crash.checks import (
     log_path,
     read_log,
 )
+from tests.crash.launched_daemon import (
+    LaunchedDaemon,
+    prepare_home,
+    record_event,
+    run_process,
+    run_turn,
+)
 from tests.crash.launcher import SlowToolHook
-from tests.crash.process import LaunchedDaemon, prepare_home, record_event, run_process, run_turn
 from tests.model_server import ModelServer, model_server
-from tests.runtime.provider import Gate, ScriptedProvider, answer_with_calls
-from tests.runtime.world import WatchedStorage
+from tests.runtime.runtime_world import WatchedStorage
+from tests.runtime.scripted_provider import Gate, ScriptedProvider, answer_with_calls
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 

@@ -5,7 +5,7 @@ from inspect import signature
 
 import pytest
 
-from tests.daemon import served
+from tests.daemon import in_process_daemon
 
 SUITES = {
     *("test_stream", "test_restart", "test_seed_agent_first", "test_seed_conversations"),
@@ -28,4 +28,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def _backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if getattr(request, "param", "files") == "postgres":
-        monkeypatch.setattr(served, "DATABASE", request.getfixturevalue("postgres_url"))
+        monkeypatch.setattr(in_process_daemon, "DATABASE", request.getfixturevalue("postgres_url"))

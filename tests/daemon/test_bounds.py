@@ -8,7 +8,7 @@ import pytest
 from crabtalk.client import ConnectionClosedError, ServerError
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits
-from tests.daemon.served import run_daemon, wait_for_event, wait_until
+from tests.daemon.in_process_daemon import run_daemon, wait_for_event, wait_until
 
 
 @pytest.mark.req("bounds.held_bytes")

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from crabtalk.client import Client, connect
-from crabtalk.daemon import firings
-from crabtalk.daemon.bus import EventBus
-from crabtalk.daemon.firings import EventLimits
-from crabtalk.daemon.subscriptions import SubscriptionFile
+from crabtalk.daemon.events import run_queue
+from crabtalk.daemon.events.event_bus import EventBus
+from crabtalk.daemon.events.run_queue import EventLimits
+from crabtalk.daemon.events.subscription_file import SubscriptionFile
 from crabtalk.runtime import RuntimeLimits
 from crabtalk.storage import Subscription
-from tests.crash.process import LaunchedDaemon, prepare_home
-from tests.daemon.served import (
+from tests.crash.launched_daemon import LaunchedDaemon, prepare_home
+from tests.daemon.in_process_daemon import (
     AGENTS,
     PATIENCE,
     InProcessDaemon,
@@ -34,8 +34,8 @@ from tests.daemon.served import (
     wait_until,
     wait_with_timeout,
 )
+from tests.loop_latency import read_steal_time
 from tests.model_server import ROOT, model_server
-from tests.stalls import read_steal_time
 
 THREE = {**AGENTS, "owl": 'prompt = "You are owl."\n'}
 DONE = "agent:crab:done"
@@ -708,7 +708,7 @@ async def test_an_engine_that_is_full_gets_the_event_later(
 async def test_an_engine_that_stays_full_loses_the_event_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firings, "PATIENCE", 0)
+    monkeypatch.setattr(run_queue, "PATIENCE", 0)
     async with (
         run_daemon(tmp_path, limits=RuntimeLimits(runs=1)) as daemon,
         daemon.client() as client,

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import ServerError, connect
-from crabtalk.daemon.config import Config, StorageSettings, load_config
-from crabtalk.daemon.config_file import ConfigError
-from crabtalk.daemon.feed import FeedLimits
+from crabtalk.daemon.config.config_file import ConfigError
+from crabtalk.daemon.config.settings import Config, StorageSettings, load_config
+from crabtalk.daemon.events.feed import FeedLimits
 from crabtalk.runtime import RuntimeLimits as RuntimeLimits
 from crabtalk.storage import StorageError
 from crabtalk.storage.postgres.database import PostgresDatabase
 from crabtalk.transport import TcpAddress, TransportLimits
-from tests.daemon.child import CrabtalkdProcess
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
 from tests.postgres import PostgresServer, execute_sql, with_parameters
 
 

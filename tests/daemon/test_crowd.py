@@ -14,7 +14,7 @@ from crabtalk.client import Client, ServerError
 from crabtalk.protocol import encode_frame, wire
 from crabtalk.runtime import ToolDispatch
 from crabtalk.transport import RunFiles, TransportLimits
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     PATIENCE,
     collect_events,
     collect_text,

@@ -8,7 +8,7 @@ import pytest
 from crabtalk.memory import AddEntry, Memory
 from crabtalk.runtime import ToolDispatch
 from crabtalk.storage import verify_log
-from tests.daemon.served import list_request_messages, run_daemon
+from tests.daemon.in_process_daemon import list_request_messages, run_daemon
 from tests.daemon.test_cli import run_crabtalkd
 from tests.model_server import model_server
 

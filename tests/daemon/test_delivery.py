@@ -12,7 +12,7 @@ from crabtalk.client import Client, ServerError
 from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits, ToolDispatch
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     collect_events,
     collect_text,

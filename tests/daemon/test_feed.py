@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import ServerError
-from crabtalk.daemon.feed import Feed, FeedLimits, describe_call, describe_usage, truncate_output
+from crabtalk.daemon.events.feed import (
+    Feed,
+    FeedLimits,
+    describe_call,
+    describe_usage,
+    truncate_output,
+)
 from crabtalk.model import ToolCall
 from crabtalk.model.messages import Usage
 from crabtalk.protocol import UnavailableError, encode_frame, wire
 from crabtalk.runtime import Clock, Done, Env, Run, StopReason, TextDelta, ToolDispatch, ToolError
 from crabtalk.storage import Pair
 from crabtalk.transport import RunFiles
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     collect_events,
     expect_error_code,
     follow_feed,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import crabtalk
-from crabtalk.daemon.fleet_stats import DATABASE_TIMEOUT_SECONDS, collect_fleet_info
+from crabtalk.daemon.fleet.stats import DATABASE_TIMEOUT_SECONDS, collect_fleet_info
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.storage.postgres.schema import MIGRATIONS
 from tests.postgres import PostgresServer, execute_sql

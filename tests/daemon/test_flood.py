@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import connect
-from tests.crash.process import prepare_home
-from tests.daemon.child import CrabtalkdProcess
-from tests.daemon.publishers import publish_events
-from tests.daemon.served import PATIENCE, wait_with_timeout
-from tests.hostile.target import PingMonitor
+from tests.crash.launched_daemon import prepare_home
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
+from tests.daemon.event_publishers import publish_events
+from tests.daemon.in_process_daemon import PATIENCE, wait_with_timeout
+from tests.hostile.attacked_daemon import PingMonitor
 from tests.model_server import ModelServer, model_server
 
 pytestmark = pytest.mark.one_loop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import connect
-from tests.warm import PATIENCE, PIPE
+from tests.forked_programs import PATIENCE, PIPE
 
 RUN = """
 import atexit, sys
@@ -19,9 +19,13 @@ main(["run", "--home", sys.argv[1], "--tcp", "127.0.0.1:0"])
 # Needed for turns, tools or requests of some kind, and heavy for a daemon that only waits.
 LATE = {
     *("aiohttp", "ctypes", "html", "shutil", "stringprep", "tantivy", "tomlkit", "tree_sitter"),
-    *("crabtalk.memory.files", "crabtalk.memory.memory", "crabtalk.memory.sums"),
+    *("crabtalk.memory.file_backend", "crabtalk.memory.memory", "crabtalk.memory.checksums"),
     *("crabtalk.model.openai", "crabtalk.policy.approvals", "crabtalk.policy.explanation"),
-    *("crabtalk.policy.shell_rules", "crabtalk.storage.memory", "crabtalk.storage.verification"),
+    *(
+        "crabtalk.policy.shell.rules",
+        "crabtalk.storage.memory_storage",
+        "crabtalk.storage.verification",
+    ),
 }
 # Bytes of our own source that are loaded. Each 100 KB take about 0.3 MB of memory, so import late
 # what no idle daemon needs before you raise this; `python -m bench footprint` measures it.
@@ -51,7 +55,7 @@ async def loaded(home: Path) -> set[str]:
 async def test_an_idle_daemon_has_loaded_nothing_that_is_needed_only_later(
     loaded: set[str],
 ) -> None:
-    assert {"crabtalk.daemon.server", "crabtalk.hooks.memory"} <= loaded
+    assert {"crabtalk.daemon.handlers.daemon_server", "crabtalk.hooks.memory"} <= loaded
     assert not loaded & LATE
     assert all(map(find_spec, LATE)), "a module that was renamed is still looked for"
 

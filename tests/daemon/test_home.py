@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.daemon.home import Home, HomeError
+from crabtalk.daemon.process.home import Home, HomeError
 
 
 def get_mode(path: Path) -> int:
@@ -70,7 +70,7 @@ def test_a_home_whose_daemon_was_killed_is_free(home: Path) -> None:
     hold = f"""
 import os, signal
 from pathlib import Path
-from crabtalk.daemon.home import Home
+from crabtalk.daemon.process.home import Home
 with Home(Path({str(home)!r})):
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.served import InProcessDaemon, run_daemon, script_tool_calls
+from tests.daemon.in_process_daemon import InProcessDaemon, run_daemon, script_tool_calls
 from tests.model_server import model_server
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     AGENTS,
     InProcessDaemon,
     collect_events,

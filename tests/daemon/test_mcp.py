@@ -13,13 +13,12 @@ import pytest
 import pytest_asyncio
 
 from crabtalk.client import Client, connect
-from crabtalk.daemon.feed import FeedLimits
-from crabtalk.daemon.mcp_feed import McpFeed
+from crabtalk.daemon.events.feed import FeedLimits
+from crabtalk.daemon.events.mcp_feed import McpFeed
 from crabtalk.mcp import PeerStateChanged, PeerStatus
 from crabtalk.protocol import wire
 from crabtalk.runtime import Clock, ToolDispatch
-from tests.component.test_running import run_component
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     CONFIG,
     PATIENCE,
     FunctionTools,
@@ -34,9 +33,10 @@ from tests.daemon.served import (
 )
 from tests.daemon.test_images import extract_images
 from tests.daemon.test_process import spawn_daemon as process
-from tests.mcp.running import run_http_server
-from tests.mcp.tiny import build_png
+from tests.mcp.http_server_process import run_http_server
+from tests.mcp.tiny_server import build_png
 from tests.mcp.world import TINY_SERVER, is_alive, list_children
+from tests.service.test_mcp_runner import run_component
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 

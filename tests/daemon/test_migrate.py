@@ -14,9 +14,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from crabtalk.daemon.home import Home
-from crabtalk.daemon.subscriptions import SubscriptionFile
-from crabtalk.hooks.memories import build_memory_name
+from crabtalk.daemon.events.subscription_file import SubscriptionFile
+from crabtalk.daemon.process.home import Home
+from crabtalk.hooks.memory_pool import build_memory_name
 from crabtalk.memory import AddEntry, Memory
 from crabtalk.model.messages import Message
 from crabtalk.storage import (
@@ -33,9 +33,10 @@ from crabtalk.storage import (
 )
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.storage.records import encode_records
-from tests.daemon.command import CRABTALKD_PROGRAM, run_installed
+from tests.daemon.crabtalkd_program import CRABTALKD_PROGRAM, run_installed
+from tests.forked_programs import PIPE, ForkedProcess
 from tests.postgres import PostgresServer, execute_sql, with_parameters
-from tests.storage.samples import (
+from tests.storage.sample_records import (
     AT,
     PAIR,
     log_path,
@@ -45,7 +46,6 @@ from tests.storage.samples import (
     make_opening,
     seal_records,
 )
-from tests.warm import PIPE, ForkedProcess
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import wire
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     collect_events,
     get_stream_end,
     list_request_messages,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, connect
-from tests.crash.process import prepare_home
-from tests.daemon.child import CrabtalkdProcess, NotificationListener
-from tests.daemon.served import list_request_messages, read_conversation
+from tests.crash.launched_daemon import prepare_home
+from tests.daemon.crabtalkd_process import CrabtalkdProcess, NotificationListener
+from tests.daemon.in_process_daemon import list_request_messages, read_conversation
 from tests.model_server import ModelServer, model_server
 
 pytestmark = pytest.mark.one_loop

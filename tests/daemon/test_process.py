@@ -19,9 +19,9 @@ import crabtalk
 from crabtalk.client import CannotConnectError, DaemonNotRunningError, ServerError, connect
 from crabtalk.protocol import wire
 from crabtalk.transport import DEFAULT_PORT, RunFiles
-from tests.daemon.command import CRABTALKD, CRABTALKD_PROGRAM
-from tests.scripted import RawPeer, make_ping
-from tests.warm import PATIENCE, PIPE, ForkedProcess
+from tests.daemon.crabtalkd_program import CRABTALKD, CRABTALKD_PROGRAM
+from tests.forked_programs import PATIENCE, PIPE, ForkedProcess
+from tests.scripted_server import RawPeer, make_ping
 
 # What it tests is in processes with loops of their own.
 pytestmark = pytest.mark.one_loop
@@ -224,9 +224,9 @@ async def test_a_second_signal_does_not_wait_and_a_stubborn_request_is_left_behi
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from crabtalk.daemon.config import Config
-from crabtalk.daemon.home import Home
-from crabtalk.daemon.process import serve
+from crabtalk.daemon.config.settings import Config
+from crabtalk.daemon.process.home import Home
+from crabtalk.daemon.process.main_loop import serve
 from crabtalk.protocol import Server
 
 class Stubborn(Server):

@@ -6,7 +6,7 @@ import pytest
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from tests.daemon.served import expect_error_code, run_daemon
+from tests.daemon.in_process_daemon import expect_error_code, run_daemon
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop

@@ -14,7 +14,7 @@ from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
 from crabtalk.storage import Pair, make_log_name
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     AGENTS,
     CONFIG,
     InProcessDaemon,

@@ -7,7 +7,7 @@ import pytest
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
 from crabtalk.transport import TransportLimits
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     collect_events,
     expect_error_code,
     get_stream_end,

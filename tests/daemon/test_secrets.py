@@ -18,9 +18,9 @@ import pytest
 
 from crabtalk.client import Client, ServerError, connect
 from crabtalk.protocol import wire
-from tests.daemon.child import CrabtalkdProcess
-from tests.daemon.command import CRABTALKD, CRABTALKD_PROGRAM
-from tests.daemon.served import (
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
+from tests.daemon.crabtalkd_program import CRABTALKD, CRABTALKD_PROGRAM
+from tests.daemon.in_process_daemon import (
     PATIENCE,
     InProcessDaemon,
     collect_events,
@@ -29,9 +29,9 @@ from tests.daemon.served import (
     run_daemon,
     run_tool_calls,
 )
+from tests.forked_programs import PIPE, ForkedProcess
 from tests.mcp.world import TINY_SERVER
-from tests.model.fake import FakeVendor, Respond, VendorAnswer, VendorRequest, run_vendor
-from tests.warm import PIPE, ForkedProcess
+from tests.model.fake_vendor import FakeVendor, Respond, VendorAnswer, VendorRequest, run_vendor
 
 pytestmark = pytest.mark.one_loop
 

@@ -6,7 +6,7 @@ import pytest
 
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     collect_events,
     collect_text,
     expect_error_code,

@@ -12,12 +12,12 @@ import pytest
 
 import crabtalk
 from crabtalk.client import Client, ServerError
-from crabtalk.daemon.answers import DayNames
+from crabtalk.daemon.handlers.wire_conversion import DayNames
 from crabtalk.model import Message
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits, ToolDispatch
 from crabtalk.storage import ConversationMeta, MessageRecord, Pair
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     AGENTS,
     CONFIG,
     PATIENCE,
@@ -507,7 +507,7 @@ async def test_a_provider_that_cannot_be_asked_offers_what_is_written_down(tmp_p
 async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crabtalk.daemon.agents_server.ASKING", 0.1)
+    monkeypatch.setattr("crabtalk.daemon.handlers.agents.ASKING", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         config = f'[llm]\nbase_url = "http://127.0.0.1:{mute.getsockname()[1]}/v1"\n'
         async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import wire
-from tests.daemon.served import PATIENCE, run_daemon
-from tests.scripted import RawPeer, make_ping
+from tests.daemon.in_process_daemon import PATIENCE, run_daemon
+from tests.scripted_server import RawPeer, make_ping
 
 QUESTION = {
     "questions": [

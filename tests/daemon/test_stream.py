@@ -8,7 +8,7 @@ import pytest
 
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits, ToolDispatch, ToolError
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     PATIENCE,
     InProcessDaemon,
     collect_events,
@@ -22,7 +22,7 @@ from tests.daemon.served import (
     wait_until,
     wait_with_timeout,
 )
-from tests.scripted import RawPeer, make_ping
+from tests.scripted_server import RawPeer, make_ping
 
 LS = '!tool bash {"command":"ls"}'
 

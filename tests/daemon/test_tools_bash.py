@@ -16,7 +16,7 @@ from crabtalk.client import Client
 from crabtalk.hooks.bash import MAX_RESULT_BYTES
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     PATIENCE,
     InProcessDaemon,
     collect_events,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crabtalk.client import Client
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     ToolCalls,
     list_request_messages,
     read_conversation,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     ToolCalls,
     collect_events,

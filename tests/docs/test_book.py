@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES
-from tests.docs.pages import (
+from tests.docs.book_pages import (
     BOOK,
     ROOT,
     find_anchors,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import (
+from tests.docs.book_pages import (
     FENCE,
     ROOT,
     find_blocks,
@@ -22,7 +22,7 @@ from tests.docs.pages import (
     read_page,
     strip_code,
 )
-from tests.docs.place import PATIENCE, ReaderSandbox, open_sandbox
+from tests.docs.reader_sandbox import PATIENCE, ReaderSandbox, open_sandbox
 
 PAGES = ("README.md", "docs/quick-start.md")
 # What serves until Ctrl+C, and what it says once it does.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from apps.tui.tests.chat.terminal import ENTER, get_control_key, open_chat
-from tests.docs.pages import find_blocks, read_page
-from tests.docs.place import ReaderSandbox, open_sandbox
+from tests.chat.terminal import ENTER, get_control_key, open_chat
+from tests.docs.book_pages import find_blocks, read_page
+from tests.docs.reader_sandbox import ReaderSandbox, open_sandbox
 
 ROW_PATTERN = re.compile(
     r"^\| ((?:`[^`]+`(?:, )?)+) \| (yours|kept|derived|passing) \| (.+) \|$", re.MULTILINE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import find_blocks
-from tests.docs.place import ReaderSandbox, open_sandbox
+from tests.docs.book_pages import find_blocks
+from tests.docs.reader_sandbox import ReaderSandbox, open_sandbox
 from tests.docs.test_commands import list_commands
 
 PAGE = "docs/fork-an-agent.md"

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from bench.__main__ import BENCHES
-from crabtalk.daemon.config import LIMIT_KEYS, LIMIT_TYPES, SECTIONS
+from crabtalk.daemon.config.settings import LIMIT_KEYS, LIMIT_TYPES, SECTIONS
 from crabtalk.protocol import RequestError, wire
 from docs import generate
 from docs.generate import (
@@ -21,9 +21,9 @@ from docs.generate import (
     refresh_page,
     render_pages,
 )
-from docs.sources import parse_proto, read_error_codes, read_limits
-from docs.speed import SPEED_ROWS, NotMeasuredError, format_cells, read_table
-from tests.docs.pages import ROOT, read_page
+from docs.source_comments import parse_proto, read_error_codes, read_limits
+from docs.speed_table import SPEED_ROWS, NotMeasuredError, format_cells, read_table
+from tests.docs.book_pages import ROOT, read_page
 
 STALE = f"run python -m {SCRIPT}"
 BENCH = read_page("bench/README.md")

@@ -10,8 +10,8 @@ from textwrap import indent
 
 import pytest
 
-from tests.docs.pages import PageCodeBlock, find_blocks, list_pages
-from tests.docs.place import ReaderSandbox, open_sandbox
+from tests.docs.book_pages import PageCodeBlock, find_blocks, list_pages
+from tests.docs.reader_sandbox import ReaderSandbox, open_sandbox
 
 BLOCKS = [block for page in list_pages() for block in find_blocks(page, "python")]
 # A block of a few lines leaves out what surrounds them.
@@ -36,10 +36,10 @@ BLOCK_RUNS = {
     "docs/components.md:1": BlockRun(serves="is ready"),
     "docs/components.md:2": BlockRun(serves="is ready"),
     "docs/components.md:3": BlockRun(
-        skip_reason="it would install a unit here; tests/component/test_managers.py plays managers"
+        skip_reason="it would install a unit here; see tests/service/test_service_managers.py"
     ),
     "docs/embedding.md:1": BlockRun("TextDelta(text='hi')"),
-    # Its own tests, tests/component/gateway, talk through it.
+    # Its own tests, tests/gateway, talk through it.
     "docs/gateways.md:1": BlockRun("pair", words=("--help",)),
 }
 

@@ -11,16 +11,18 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.crash.process import prepare_home
-from tests.daemon.child import CrabtalkdProcess
-from tests.daemon.served import read_conversation
-from tests.faults.watching import read_peak_mb
+from tests.crash.launched_daemon import prepare_home
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
+from tests.daemon.in_process_daemon import read_conversation
+from tests.faults.memory_usage import read_peak_mb
+from tests.forked_programs import PIPE, ForkedProcess, ForkedProgram
 from tests.model_server import PATIENCE, ROOT, ModelServer, model_server
-from tests.warm import PIPE, ForkedProcess, ForkedProgram
 
 pytestmark = pytest.mark.one_loop
 
-LISTENER = ForkedProgram(ROOT / "tests" / "faults" / "listener.py", "tests.faults.listener:main")
+LISTENER = ForkedProgram(
+    ROOT / "tests" / "faults" / "client_process.py", "tests.faults.client_process:main"
+)
 # A turn that nobody could take in at once, and none that ends by itself.
 ENDLESS = "!chunks 1000000 0"
 PEAK_MB = 100

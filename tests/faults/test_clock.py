@@ -1,7 +1,8 @@
 """Clocks that jump while a daemon runs, and between two of its lives.
 
-The clock of people is off by what a file says, in a process started so (`tests.faults.shifted`);
-where libfaketime is installed, the same is done to every call of the C library too.
+The clock of people is off by what a file says, in a process started so
+(`tests.faults.shifted_clock`); where libfaketime is installed, the same is done to every call of
+the C library too.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.crash.process import prepare_home
-from tests.daemon.command import CRABTALKD
-from tests.daemon.served import collect_events, get_stream_end, wait_for_event
+from tests.crash.launched_daemon import prepare_home
+from tests.daemon.crabtalkd_program import CRABTALKD
+from tests.daemon.in_process_daemon import collect_events, get_stream_end, wait_for_event
+from tests.forked_programs import PIPE
 from tests.model_server import PATIENCE, ROOT, ModelServer, model_server
-from tests.warm import PIPE
 
 pytestmark = pytest.mark.one_loop
 
@@ -46,7 +47,7 @@ class DaemonClock:
         return str(seconds)
 
     def daemon_command(self) -> tuple[str, ...]:
-        return sys.executable, "-m", "tests.faults.shifted", str(self._file)
+        return sys.executable, "-m", "tests.faults.shifted_clock", str(self._file)
 
     def daemon_environment(self) -> Mapping[str, str]:
         return {"PYTHONPATH": str(ROOT)}

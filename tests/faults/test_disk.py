@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, ServerError, connect
-from tests.daemon.served import collect_events
-from tests.faults.own_disk import (
+from tests.daemon.in_process_daemon import collect_events
+from tests.faults.tmpfs_home import (
     TmpfsHome,
     is_possible,
     read_all_stderr,

@@ -17,7 +17,7 @@ import pytest
 
 from crabtalk.client import Client, connect
 from crabtalk.protocol import wire
-from tests.daemon.child import CrabtalkdProcess
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
 from tests.faults.bad_model import (
     DONE,
     BadModelServer,
@@ -28,7 +28,7 @@ from tests.faults.bad_model import (
     make_text_event,
     run_bad_model,
 )
-from tests.faults.watching import read_peak_mb
+from tests.faults.memory_usage import read_peak_mb
 from tests.model_server import model_process
 
 pytestmark = pytest.mark.one_loop

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk.model import ApiError, Chunk
-from crabtalk.model.assembler import ResponseAssembler
 from crabtalk.model.openai import OpenAiDecoder
+from crabtalk.model.response_assembler import ResponseAssembler
 from tests.faults.bad_model import DONE, make_sse_event
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import connect
-from tests.daemon.command import CRABTALKD
+from tests.daemon.crabtalkd_program import CRABTALKD
+from tests.forked_programs import PIPE
 from tests.model_server import PATIENCE
-from tests.warm import PIPE
 
 pytestmark = pytest.mark.one_loop
 

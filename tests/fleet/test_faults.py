@@ -12,7 +12,7 @@ import pytest
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     AGENTS,
     CONFIG,
     InProcessDaemon,
@@ -22,10 +22,10 @@ from tests.daemon.served import (
     wait_until,
     wait_with_timeout,
 )
-from tests.fleet.several import STORAGE, put_agents, run_one_daemon
+from tests.fleet.fleet_daemons import STORAGE, put_agents, run_one_daemon
+from tests.loop_latency import measure_loop_latency
 from tests.model_server import model_server
 from tests.postgres import Mode, PostgresServer, execute_sql
-from tests.stalls import measure_loop_latency
 
 MODES: tuple[Mode, ...] = ("fast", "immediate")
 LEASE, STATEMENT = 1.0, 0.5

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from crabtalk.client import Client, ServerError, connect
-from crabtalk.daemon.relay import FeedRelay
+from crabtalk.daemon.fleet.feed_relay import FeedRelay
 from crabtalk.protocol import wire
 from crabtalk.runtime import SearchScope, SessionIndex
 from crabtalk.storage import Pair
 from crabtalk.storage.postgres import PostgresStorage
 from crabtalk.transport import ListenOptions, TcpAddress, listen_tcp
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     PATIENCE,
     InProcessDaemon,
     expect_error_code,
@@ -26,12 +26,12 @@ from tests.daemon.served import (
     wait_with_timeout,
 )
 from tests.fleet.balancer import run_balancer
-from tests.fleet.several import run_daemons
+from tests.fleet.fleet_daemons import run_daemons
 from tests.postgres import execute_sql
 
 QUESTION = {"question": "Which?", "header": "Pick", "options": [{"label": "a"}, {"label": "b"}]}
 ASK = f"!tool ask_user {json.dumps({'questions': [QUESTION]})}\n!then\n!say thanks"
-FLEET = "crabtalk.daemon.fleet"
+FLEET = "crabtalk.daemon.fleet.coordinator"
 TICKETS = "SELECT count(*) AS waiting FROM tickets"
 
 

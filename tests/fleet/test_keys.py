@@ -12,9 +12,9 @@ import pytest
 
 from crabtalk.client import ServerError, connect
 from crabtalk.client.events import Event
-from crabtalk.daemon.fleet_following import RemoteRuns
+from crabtalk.daemon.fleet.remote_runs import RemoteRuns
 from crabtalk.protocol import wire
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     collect_events,
     collect_text,
@@ -24,8 +24,8 @@ from tests.daemon.served import (
     wait_until,
     wait_with_timeout,
 )
-from tests.fleet.several import STORAGE, put_agents, run_daemons
-from tests.fleet.siege import FleetDaemonProcess
+from tests.fleet.fleet_daemons import STORAGE, put_agents, run_daemons
+from tests.fleet.stress_run import FleetDaemonProcess
 from tests.fleet.test_fleet import connect_clients, wait_for_tickets
 from tests.model_server import model_server
 from tests.postgres import execute_sql

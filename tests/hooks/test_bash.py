@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crabtalk.hooks import AskRegistry, CompositeHook, shell
+from crabtalk.hooks import AskRegistry, CompositeHook, process_group
 from crabtalk.hooks.bash import (
     DEFAULT_TIMEOUT,
     MAX_RESULT_BYTES,
@@ -18,12 +18,12 @@ from crabtalk.hooks.bash import (
     BashHook,
     BashSettings,
 )
-from crabtalk.hooks.shell import CommandOutcome
+from crabtalk.hooks.process_group import CommandOutcome
 from crabtalk.model import ToolCall
 from crabtalk.runtime import ParentRun, Run, Runtime, RuntimeLimits, ToolResult
 from crabtalk.storage import Agent, AgentError, Pair
-from tests.runtime.provider import ScriptedProvider, answer_with_calls
-from tests.runtime.world import RuntimeWorld
+from tests.runtime.runtime_world import RuntimeWorld
+from tests.runtime.scripted_provider import ScriptedProvider, answer_with_calls
 
 PATIENCE = 20
 
@@ -129,8 +129,8 @@ async def test_no_command_has_more_than_an_hour(
         given.append(seconds)
         return await real(*args, seconds=seconds, **rest)
 
-    real = shell.run_command
-    monkeypatch.setattr("crabtalk.hooks.shell.run_command", run)
+    real = process_group.run_command
+    monkeypatch.setattr("crabtalk.hooks.process_group.run_command", run)
     for timeout in (None, 5, 1e9):
         runtime = build_runtime(world, {"command": "true", "timeout": timeout})
         assert not (await read_result(runtime.start("crab", "Go!"))).is_error

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from crabtalk.hooks.bash import BashSettings
-from crabtalk.policy.environment import can_change_programs
+from crabtalk.policy.environment_variables import can_change_programs
 from crabtalk.storage import AgentError
 from tests.hooks.test_bash import build_agent, build_runtime, needs_bwrap, read_result, run_bash
-from tests.runtime.world import RuntimeWorld
+from tests.runtime.runtime_world import RuntimeWorld
 
 # Says where it runs when it is loaded into any program.
 LIBRARY = """

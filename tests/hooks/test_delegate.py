@@ -10,7 +10,7 @@ import pytest
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.runtime import ToolDispatch
-from tests.daemon.served import FunctionTools, follow_feed, run_daemon
+from tests.daemon.in_process_daemon import FunctionTools, follow_feed, run_daemon
 
 AGENTS = {
     "crab": 'prompt = "You are crab."\nmodel = "scripted"\nthinking = true\n',

@@ -23,7 +23,7 @@ from crabtalk.hooks.files import (
     list_match_lines,
     replace_only_match,
 )
-from crabtalk.hooks.images import MAX_BYTES, detect_image
+from crabtalk.hooks.image_info import MAX_BYTES, detect_image
 from crabtalk.hooks.paths import PinnedFile
 from crabtalk.model import Image
 from crabtalk.runtime import Env, Run, ToolDispatch, ToolError, ToolOutput

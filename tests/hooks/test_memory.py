@@ -10,7 +10,7 @@ from crabtalk.hooks.memory import format_age
 from crabtalk.memory import AddEntry, EntryKind, Memory
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair, make_log_name
-from tests.daemon.served import InProcessDaemon, run_daemon
+from tests.daemon.in_process_daemon import InProcessDaemon, run_daemon
 from tests.model_server import model_server
 
 # What it shows is decided above the loop.

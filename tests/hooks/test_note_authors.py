@@ -15,7 +15,7 @@ from crabtalk.client import Client, ServerError
 from crabtalk.memory import AddEntry, EntryKind, Memory, MemoryEntry, get_author
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair, make_log_name
-from tests.daemon.served import CONFIG, run_daemon
+from tests.daemon.in_process_daemon import CONFIG, run_daemon
 from tests.hooks.test_memory import PLAIN, call_tool
 from tests.model_server import model_server
 

@@ -8,7 +8,7 @@ import pytest
 
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from tests.daemon.served import run_daemon
+from tests.daemon.in_process_daemon import run_daemon
 from tests.model_server import model_server
 
 # What it shows is decided above the loop.

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.hooks.asks import AskRegistry
-from crabtalk.hooks.composite import CompositeHook
+from crabtalk.hooks.ask_registry import AskRegistry
+from crabtalk.hooks.composite_hook import CompositeHook
 from crabtalk.hooks.skill import MAX_SLASH_COMMANDS, SkillHook
 from crabtalk.model import ToolCall
 from crabtalk.runtime import Clock, Done, Env, Run, StopReason, ToolDispatch, ToolError
 from crabtalk.runtime import ToolResult as Result
 from crabtalk.storage import Agent, Pair
-from tests.runtime.provider import ScriptedProvider, answer_with_calls
-from tests.runtime.world import RuntimeWorld, ScriptedTools, collect_events
+from tests.runtime.runtime_world import RuntimeWorld, ScriptedTools, collect_events
+from tests.runtime.scripted_provider import ScriptedProvider, answer_with_calls
 
 # What it shows is decided above the loop.
 pytestmark = pytest.mark.one_loop

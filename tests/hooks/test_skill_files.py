@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from crabtalk.hooks import skill_files
 from crabtalk.hooks.skill_files import MAX_FILE_BYTES, SkillFiles, parse_skill, read_skill
-from crabtalk.hooks.skill_head import SkillError
+from crabtalk.hooks.skill_front_matter import SkillError
 
 PDF = """\
 ---

@@ -11,13 +11,13 @@ import pytest
 from crabtalk.client import connect
 from crabtalk.protocol import wire
 from crabtalk.transport import RunFiles
-from tests.daemon.command import CRABTALKD
-from tests.daemon.served import PATIENCE
-from tests.hostile.target import attack_target, prepare_home
+from tests.daemon.crabtalkd_program import CRABTALKD
+from tests.daemon.in_process_daemon import PATIENCE
+from tests.forked_programs import PIPE
+from tests.hostile.attacked_daemon import attack_target, prepare_home
 from tests.model_server import ModelServer, model_server
-from tests.scripted import RawPeer
-from tests.transport.descriptors import raise_descriptor_limit
-from tests.warm import PIPE
+from tests.scripted_server import RawPeer
+from tests.transport.file_descriptors import raise_descriptor_limit
 
 pytestmark = pytest.mark.one_loop
 

@@ -15,11 +15,11 @@ import pytest
 from crabtalk.client import ServerError
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
-from crabtalk.storage.postgres.pair import make_pair_key
-from tests.daemon import served as serving
-from tests.daemon.served import run_daemon, wait_for_event
-from tests.fleet.several import run_daemons
-from tests.hostile.documents import corrupt_json, corrupt_lines
+from crabtalk.storage.postgres.column_encoding import make_pair_key
+from tests.daemon import in_process_daemon as serving
+from tests.daemon.in_process_daemon import run_daemon, wait_for_event
+from tests.fleet.fleet_daemons import run_daemons
+from tests.hostile.corruption import corrupt_json, corrupt_lines
 from tests.hostile.test_homes import AGENT, RequestSurvey, make_records
 from tests.model_server import model_server
 from tests.postgres import execute_sql

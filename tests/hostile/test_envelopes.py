@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from apps.web.tests.gateway.phone import list_texts, list_turn_statuses
-from apps.web.tests.gateway.world import open_world
+from apps.web.tests.gateway.device_client import list_texts, list_turn_statuses
+from apps.web.tests.gateway.web_gateway_world import open_world
 from crabtalk_web.stream import decode_body
-from tests.hostile.documents import corrupt_bytes, corrupt_json, corrupt_value
+from tests.hostile.corruption import corrupt_bytes, corrupt_json, corrupt_value
 
 ENVELOPE = {"id": "x" * 24, "time": 1, "role": "user", "ev": {"t": "text", "text": "hello"}}
 BODIES: tuple[dict[str, Any], ...] = (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import ROUTES, ReplyShape, wire
-from tests.hostile.frames import HostileFrameMaker, find_expected_shape, frame_bytes
-from tests.hostile.target import AttackedDaemon, attack_target, measure_growth
-from tests.scripted import RawPeer
+from tests.hostile.attacked_daemon import AttackedDaemon, attack_target, measure_growth
+from tests.hostile.hostile_frames import HostileFrameMaker, find_expected_shape, frame_bytes
+from tests.scripted_server import RawPeer
 
 pytestmark = pytest.mark.one_loop
 

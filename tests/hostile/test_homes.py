@@ -24,10 +24,10 @@ from crabtalk.storage.records import (
     Record,
     encode_records,
 )
-from tests.daemon.served import expect_error_code, run_daemon
-from tests.hostile.documents import corrupt_bytes, corrupt_json, corrupt_lines
-from tests.hostile.target import AGENTS, AttackedDaemon, prepare_home
-from tests.memory.samples import ENTRIES
+from tests.daemon.in_process_daemon import expect_error_code, run_daemon
+from tests.hostile.attacked_daemon import AGENTS, AttackedDaemon, prepare_home
+from tests.hostile.corruption import corrupt_bytes, corrupt_json, corrupt_lines
+from tests.memory.memory_samples import ENTRIES
 from tests.model_server import model_server
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import get_sender_folder
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     FeedFollower,
     InProcessDaemon,
     collect_events,

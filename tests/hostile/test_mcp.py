@@ -17,8 +17,8 @@ from tests.mcp.world import McpWorld, build_tiny_server, open_world, read_reside
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.one_loop
 
-NONSENSE = Path(__file__).with_name("nonsense.py")
-DEAF = Path(__file__).with_name("deaf.py")
+NONSENSE = Path(__file__).with_name("nonsense_mcp_server.py")
+DEAF = Path(__file__).with_name("deaf_mcp_server.py")
 LIMITS = McpLimits(mcp_connect_seconds=3, mcp_call_seconds=2)
 # Forty at once have to be loaded first, and twenty flood the host while a good one is called.
 CROWDED_LIMITS = McpLimits(mcp_connect_seconds=12, mcp_call_seconds=5)

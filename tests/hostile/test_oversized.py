@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from crabtalk.protocol import MAX_FRAME, ROUTES, ReplyShape, wire
-from tests.hostile.documents import corrupt_bytes
-from tests.hostile.frames import DELIMITED, encode_field, frame_bytes
-from tests.hostile.target import AttackedDaemon, attack_target
+from tests.hostile.attacked_daemon import AttackedDaemon, attack_target
+from tests.hostile.corruption import corrupt_bytes
+from tests.hostile.hostile_frames import DELIMITED, encode_field, frame_bytes
 from tests.hostile.test_paths import FIELDS, make_requests, request_answer
-from tests.protocol.test_parts import is_refused
-from tests.scripted import RawPeer
+from tests.protocol.test_request_parser import is_refused
+from tests.scripted_server import RawPeer
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.one_loop

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.protocol import LARGE_FRAME, MAX_FRAME, parts, wire
-from tests.hostile.frames import DELIMITED, encode_field, frame_bytes
-from tests.hostile.target import AttackedDaemon, attack_target
+from crabtalk.protocol import LARGE_FRAME, MAX_FRAME, request_parser, wire
+from tests.hostile.attacked_daemon import AttackedDaemon, attack_target
+from tests.hostile.hostile_frames import DELIMITED, encode_field, frame_bytes
 
 log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(120)]
@@ -91,9 +91,9 @@ async def test_as_many_parts_as_there_may_be_hold_nobody_up(tmp_path: Path, ever
         async with fired_at.client() as client:
             await client.list_memory("crab")  # it is loaded when it is first needed
         async with fired_at.ping_beside() as watch:
-            most = parts.MAX_PARTS - 3  # the request, its agent, the entry
+            most = request_parser.MAX_PARTS - 3  # the request, its agent, the entry
             for data in islice(
-                generate_structures(most, parts.MAX_PARTS_PER_MESSAGE), 0, None, every
+                generate_structures(most, request_parser.MAX_PARTS_PER_MESSAGE), 0, None, every
             ):
                 answer = await send_frame(fired_at, data)
                 assert "too many parts" not in answer.error.message

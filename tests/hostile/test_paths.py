@@ -18,9 +18,9 @@ from google.protobuf.message import Message
 
 from crabtalk.protocol import ROUTES, ReplyShape, wire
 from crabtalk.storage.agent import AGENT_KEYS, SERVER_KEYS
-from tests.hostile.frames import PATHS
-from tests.hostile.target import AttackedDaemon, attack_target
-from tests.scripted import RawPeer
+from tests.hostile.attacked_daemon import AttackedDaemon, attack_target
+from tests.hostile.hostile_frames import PATHS
+from tests.scripted_server import RawPeer
 
 pytestmark = pytest.mark.one_loop
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.daemon.config import parse_config
-from crabtalk.daemon.config_file import ConfigError
-from crabtalk.daemon.subscriptions import parse_subscriptions
+from crabtalk.daemon.config.config_file import ConfigError
+from crabtalk.daemon.config.settings import parse_config
+from crabtalk.daemon.events.subscription_file import parse_subscriptions
 from crabtalk.hooks.skill_files import parse_skill
-from crabtalk.hooks.skill_head import SkillError
+from crabtalk.hooks.skill_front_matter import SkillError
 from crabtalk.model import ProviderSettingsError
-from crabtalk.model.settings import read_provider_settings
+from crabtalk.model.provider_settings import read_provider_settings
 from crabtalk.storage import AgentError, parse_agent
-from crabtalk_cron.reading import parse_crons_file
-from tests.hostile.documents import corrupt_lines
+from crabtalk_cron.crons_file import parse_crons_file
+from tests.hostile.corruption import corrupt_lines
 from tests.hostile.test_homes import AGENT, SKILL, SUBSCRIPTIONS
 
 COUNT = 1500

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.protocol import get_sender_folder, wire
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     CONFIG,
     FeedFollower,
     InProcessDaemon,

@@ -15,7 +15,7 @@ from crabtalk.policy import PermissionRequest, parse_rule
 from crabtalk.policy.rules import find_covering_rules, find_matching_rule
 from crabtalk.protocol import get_sender_folder, wire
 from crabtalk.runtime import Run, ToolAccess, ToolDispatch
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     FeedFollower,
     FunctionTools,
     InProcessDaemon,

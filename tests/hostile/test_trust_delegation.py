@@ -14,7 +14,7 @@ import pytest
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk.runtime import RuntimeLimits
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     ToolCalls,
     collect_events,
@@ -27,7 +27,7 @@ from tests.daemon.served import (
     wait_until,
     wait_with_timeout,
 )
-from tests.stalls import measure_loop_latency
+from tests.loop_latency import measure_loop_latency
 
 PROMPT = 'prompt = "p"\n'
 

@@ -19,7 +19,7 @@ import pytest
 from crabtalk.mcp import McpCallError, McpLimits, McpProgress
 from crabtalk.protocol import wire
 from crabtalk.storage import McpServerConfig
-from tests.daemon.served import follow_feed, run_daemon, run_tool_calls
+from tests.daemon.in_process_daemon import follow_feed, run_daemon, run_tool_calls
 from tests.mcp.world import McpWorld, is_alive, open_world
 
 ROOT = Path(__file__).parents[2]

@@ -30,7 +30,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl, BaseModel
 
-from tests.mcp.tiny import build_png
+from tests.mcp.tiny_server import build_png
 
 
 class Tide(BaseModel):

@@ -6,7 +6,7 @@ import json
 import mcp_types as types
 import pytest
 
-from crabtalk.mcp.host_content import (
+from crabtalk.mcp.host.content import (
     LONGEST_DESCRIPTION,
     LONGEST_TEXT,
     MAX_IMAGES,
@@ -15,7 +15,7 @@ from crabtalk.mcp.host_content import (
     convert_tools,
 )
 from crabtalk.mcp.messages import LARGEST_FRAME, McpCallResult, McpImage, PeerTools, encode_frame
-from tests.mcp.tiny import build_png
+from tests.mcp.tiny_server import build_png
 
 
 def build_image(data: bytes) -> types.ImageContent:

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.mcp.host_progress import INTERVAL, MAX_TEXT_LENGTH, ProgressThrottle, build_progress
+from crabtalk.mcp.host.progress import (
+    INTERVAL,
+    MAX_TEXT_LENGTH,
+    ProgressThrottle,
+    build_progress,
+)
 from crabtalk.mcp.messages import McpProgress, encode_frame
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from crabtalk.mcp import McpCallError, McpProgress, PortFileWatcher
 from crabtalk.storage import McpServerConfig
-from tests.mcp.running import COMMAND, ROOT, is_listening, run_http_server
-from tests.mcp.tiny import build_png
+from tests.mcp.http_server_process import COMMAND, ROOT, is_listening, run_http_server
+from tests.mcp.tiny_server import build_png
 from tests.mcp.world import PATIENCE, McpWorld, open_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from crabtalk.mcp.declaration import MASK, compute_fingerprint, mask_secrets
+from crabtalk.mcp.declarations import MASK, compute_fingerprint, mask_secrets
 from crabtalk.mcp.messages import McpTool
 from crabtalk.mcp.peers import (
     FIRST_DELAY,

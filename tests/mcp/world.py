@@ -22,7 +22,7 @@ from crabtalk.mcp import (
 from crabtalk.storage import Agent, McpServerConfig
 
 HERE = Path(__file__).parent
-TINY_SERVER = HERE / "tiny.py"
+TINY_SERVER = HERE / "tiny_server.py"
 # No test waits longer for anything.
 PATIENCE = 30
 CRAB = Agent("crab", "You are crab.")

@@ -35,8 +35,8 @@ from crabtalk.memory import (
 from crabtalk.memory.entry import MAX_AUTHOR_NOTES, MAX_AUTHORED_NOTES
 from crabtalk.policy import Owners
 from crabtalk.storage import Pair, make_log_name
-from tests.memory.samples import NAMES, open_memory, read_fixed_time
-from tests.memory.stores import open_postgres_stores
+from tests.memory.memory_samples import NAMES, open_memory, read_fixed_time
+from tests.memory.store_drivers import open_postgres_stores
 
 SENDERS = st.text(min_size=1, max_size=30) | st.sampled_from(
     ["tg:1", "tg%3A1", "tg\x1e1", "\x1e", "%", "%1E", "x" * 300, "x" * 301, "é" * 200]

@@ -11,10 +11,10 @@ import pytest
 
 from crabtalk.memory import AddEntry, Memory, MemoryEntry
 from crabtalk.memory.crmem import encode_memory
-from crabtalk.memory.journal import PutEntry, SnapshotReference
-from crabtalk.memory.journal import encode_record as line
-from crabtalk.memory.snapshot import identify_snapshot
-from tests.memory.samples import OPS, journal_path, list_files, open_memory, read_entries
+from crabtalk.memory.journal_file import PutEntry, SnapshotReference
+from crabtalk.memory.journal_file import encode_record as line
+from crabtalk.memory.snapshot_file import identify_snapshot
+from tests.memory.memory_samples import OPS, journal_path, list_files, open_memory, read_entries
 
 State = list[MemoryEntry]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from crabtalk.memory import BadCrmemError, EntryKind, MemoryEntry
 from crabtalk.memory.crmem import decode_memory, encode_memory, salvage_memory
-from tests.memory.samples import ENTRIES, VECTOR, draw_entries
+from tests.memory.memory_samples import ENTRIES, VECTOR, draw_entries
 
 SHIP = MemoryEntry(2, 1_700_000_000, EntryKind.NOTE, "dep", "ship it", ("go",))
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from crabtalk.memory import AddEntry, Memory, MemoryEntry, RemoveEntry
 from crabtalk.memory.crmem import decode_memory, encode_memory
-from crabtalk.memory.journal import PutEntry
-from crabtalk.memory.journal import encode_record as line
-from crabtalk.memory.journal import parse_journal as read_lines
+from crabtalk.memory.journal_file import PutEntry
+from crabtalk.memory.journal_file import encode_record as line
+from crabtalk.memory.journal_file import parse_journal as read_lines
 from crabtalk.memory.recovery import recover_memory
-from crabtalk.memory.snapshot import identify_snapshot
-from tests.memory.samples import ENTRIES, OPS, journal_path, open_memory, read_entries
+from crabtalk.memory.snapshot_file import identify_snapshot
+from tests.memory.memory_samples import ENTRIES, OPS, journal_path, open_memory, read_entries
 from tests.memory.test_crash import apply_all_ops
 
 SNAPSHOT = encode_memory(ENTRIES, 9)

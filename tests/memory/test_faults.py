@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.memory import AddEntry, Memory
-from tests.memory.samples import list_files, read_entries
+from tests.memory.memory_samples import list_files, read_entries
 
 # A limit on the size of files is a full disk that comes and goes as the child likes.
 FULL = """

@@ -30,7 +30,7 @@ from crabtalk.memory import (
     UpdateEntry,
 )
 from crabtalk.memory.crmem import decode_memory, encode_memory
-from tests.memory.samples import (
+from tests.memory.memory_samples import (
     ENTRIES,
     OPS,
     journal_path,
@@ -560,4 +560,4 @@ print(*(name for name in sys.modules if name.split(".")[0] in ("asyncio", "crabt
 def test_the_room_stands_alone() -> None:
     run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
     rooms = {".".join(name.split(".")[:2]) for name in run.stdout.split()}
-    assert rooms == {"crabtalk", "crabtalk.late", "crabtalk.memory"}  # late is no room
+    assert rooms == {"crabtalk", "crabtalk.lazy_imports", "crabtalk.memory"}  # late is no room

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.memory import AddEntry, Memory, UpdateEntry
-from tests.memory.samples import open_memory
+from tests.memory.memory_samples import open_memory
 
 WORDS = [f"w{number}" for number in range(8000)]
 WEIGHTS = [1 / (number + 3) for number in range(8000)]

@@ -26,8 +26,8 @@ from crabtalk.memory import (
     UpdateEntry,
 )
 from crabtalk.memory.crmem import decode_memory, encode_memory
-from tests.memory.samples import ENTRIES, OPS, VECTOR, draw_entries, read_fixed_time
-from tests.memory.stores import FileStoreDriver, StoreDriver, open_postgres_stores
+from tests.memory.memory_samples import ENTRIES, OPS, VECTOR, draw_entries, read_fixed_time
+from tests.memory.store_drivers import FileStoreDriver, StoreDriver, open_postgres_stores
 
 NOW = int(read_fixed_time())
 STORES = ("files", "postgres")

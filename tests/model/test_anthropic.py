@@ -30,7 +30,7 @@ from crabtalk.model import (
     Usage,
 )
 from crabtalk.model.anthropic import AnthropicDialect, parse_generation
-from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
+from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 # Its SDK takes longer to load than all tests here but those it is a witness in.
 if TYPE_CHECKING:

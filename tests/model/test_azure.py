@@ -30,7 +30,7 @@ from crabtalk.model import (
     Usage,
 )
 from crabtalk.model.azure import DEFAULT_API_VERSION, AzureDialect
-from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
+from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 HI = Request(model="my gpt", messages=(Message(role="user", text="hi"),))
 SAFE = {"hate": {"filtered": False, "severity": "safe"}}

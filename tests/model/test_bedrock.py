@@ -47,9 +47,15 @@ from crabtalk.model import (
     Usage,
 )
 from crabtalk.model.bedrock import BedrockDialect, read_credentials, read_region
-from crabtalk.model.sigv4 import AwsCredentials
-from tests.model.fake import FakeVendor, VendorAnswer, VendorRequest, run_vendor, split_pieces
-from tests.model.test_eventstream import encode_message
+from crabtalk.model.bedrock.sigv4 import AwsCredentials
+from tests.model.fake_vendor import (
+    FakeVendor,
+    VendorAnswer,
+    VendorRequest,
+    run_vendor,
+    split_pieces,
+)
+from tests.model.test_event_stream import encode_message
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 ADAPTIVE = "global.anthropic.claude-opus-4-6-v1"

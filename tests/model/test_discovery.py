@@ -19,7 +19,7 @@ from crabtalk.model.discovery import (
     find_environment_providers,
     find_running_servers,
 )
-from tests.model.fake import VendorAnswer, run_vendor
+from tests.model.fake_vendor import VendorAnswer, run_vendor
 
 MODELS = VendorAnswer.from_json({"data": [{"id": "m1"}, {"id": "m2"}]})
 TAGS = VendorAnswer.from_json({"models": [{"name": "qwen3:latest"}]})

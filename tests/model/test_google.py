@@ -32,7 +32,7 @@ from crabtalk.model import (
     Usage,
 )
 from crabtalk.model.google import DEFAULT_BASE, FOREIGN_SIGNATURE, GoogleDialect
-from tests.model.fake import FakeVendor, VendorAnswer, run_vendor, split_pieces
+from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
 # Its SDK takes longer to load than all tests here but those it is a witness in.
 if TYPE_CHECKING:

@@ -15,4 +15,4 @@ def test_no_http_client_and_no_backend_is_loaded_until_used() -> None:
     heavy = {"aiohttp", "yarl", "openai", "anthropic", "google.genai", "botocore", "tomlkit"}
     assert not loaded & heavy
     backends = {f"crabtalk.model.{kind}" for kind in ("openai", "anthropic", "google", "bedrock")}
-    assert not loaded & (backends | {"crabtalk.model.azure", "crabtalk.model.local"})
+    assert not loaded & (backends | {"crabtalk.model.azure", "crabtalk.model.local.provider"})

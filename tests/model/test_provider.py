@@ -16,7 +16,7 @@ from crabtalk.model import (
     ToolCallDelta,
 )
 from crabtalk.model.messages import Usage
-from tests.model.fake import VendorAnswer, run_vendor
+from tests.model.fake_vendor import VendorAnswer, run_vendor
 from tests.model.test_openai import FULL, collect_chunks, open_provider
 
 BUSY = ApiError(ErrorKind.OVERLOADED, "busy")

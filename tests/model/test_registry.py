@@ -17,7 +17,7 @@ from crabtalk.model import (
     Request,
     open_registry,
 )
-from tests.model.fake import FakeVendor, VendorAnswer, run_vendor
+from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor
 from tests.model.test_openai import build_delta, encode_sse
 
 HI = (Message(role="user", text="hi"),)

@@ -14,7 +14,7 @@ from botocore.credentials import (  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk.model.sigv4 import AwsCredentials, sign_request
+from crabtalk.model.bedrock.sigv4 import AwsCredentials, sign_request
 
 MOMENT = 1440938160.0  # 2015-08-30 12:36:00 UTC, that of AWS's examples
 EXAMPLE = AwsCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_parser import parse_commands
-from crabtalk.policy.shell_source import MAX_BYTES
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.parser import parse_commands
+from crabtalk.policy.shell.source import MAX_BYTES
 
 # Repeated, each of these takes tree-sitter seconds, up to a minute for 64 KiB.
 HARD = [
@@ -89,7 +89,7 @@ def test_a_covered_text_that_is_no_quote_for_bash_hides_nothing() -> None:
 @pytest.mark.req("shell.bounds")
 def test_the_parser_is_loaded_with_the_first_line() -> None:
     code = (
-        "import sys, crabtalk.hooks.bash, crabtalk.policy.shell_rules\n"
+        "import sys, crabtalk.hooks.bash, crabtalk.policy.shell.rules\n"
         "assert not [name for name in sys.modules if name.startswith('tree_sitter')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

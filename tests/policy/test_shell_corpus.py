@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from crabtalk.policy.harmless_commands import is_harmless_line
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied_entry
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.harmless_commands import is_harmless_line
+from crabtalk.policy.shell.rules import find_denied_entry
 
 HERE = Path(__file__).parent
 EVASIONS: list[dict[str, Any]] = tomllib.loads((HERE / "evasions.toml").read_text())["evasion"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_parser import parse_commands
-from crabtalk.policy.shell_rules import find_denied_entry, is_deny_entry
-from crabtalk.policy.shell_source import MAX_BYTES
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.parser import parse_commands
+from crabtalk.policy.shell.rules import find_denied_entry, is_deny_entry
+from crabtalk.policy.shell.source import MAX_BYTES
 
 DENY = ("rm -rf", "git push", "curl", "dd --force")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.policy.harmless_commands import is_harmless_line
+from crabtalk.policy.shell.harmless_commands import is_harmless_line
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_rules import find_denied_entry
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.rules import find_denied_entry
 
 WRAPPERS = [
     "{}",

@@ -2,15 +2,15 @@
 
 import pytest
 
-from crabtalk.policy.shell_commands import UnreadableCommandError
-from crabtalk.policy.shell_parser import parse_commands
-from crabtalk.policy.shell_rules import (
+from crabtalk.policy.shell.commands import UnreadableCommandError
+from crabtalk.policy.shell.parser import parse_commands
+from crabtalk.policy.shell.rules import (
     ShellRule,
     covers_all_commands,
     matches_any_command,
     parse_shell_rule,
 )
-from crabtalk.policy.shell_suggestions import suggest_shell_rules
+from crabtalk.policy.shell.suggestions import suggest_shell_rules
 
 
 def is_allowed(line: str, *rules: str) -> bool:

@@ -14,9 +14,9 @@ import pytest
 from google.protobuf import descriptor_pb2, text_format
 
 from crabtalk import protocol
-from crabtalk.daemon.feed import FeedLimits
-from crabtalk.daemon.firings import EventLimits
-from crabtalk.daemon.server import DaemonServer
+from crabtalk.daemon.events.feed import FeedLimits
+from crabtalk.daemon.events.run_queue import EventLimits
+from crabtalk.daemon.handlers.daemon_server import DaemonServer
 from crabtalk.hooks import DelegateLimits
 from crabtalk.protocol import (
     MAX_FRAME,

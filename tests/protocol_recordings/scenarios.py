@@ -10,7 +10,7 @@ from typing import Any
 
 from crabtalk.protocol import wire
 
-from .stage import TOKEN
+from .recording_daemon import TOKEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from crabtalk.protocol import ROUTES, encode_frame, wire
 
 from .normaliser import REMOVED_FIELDS, REPLACED_FIELDS, ROUNDED_FIELDS, normalise_payload
-from .stage import RecordingDaemon, start_recording_daemon
+from .recording_daemon import RecordingDaemon, start_recording_daemon
 
 EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
 # Requests that the protocol had when the exchanges were recorded.

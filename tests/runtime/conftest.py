@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crabtalk.storage import Storage
-from tests.runtime.world import RuntimeWorld
+from tests.runtime.runtime_world import RuntimeWorld
 from tests.storage.backends import BACKENDS, open_backend
 
 

@@ -41,14 +41,7 @@ from crabtalk.storage import (
     StoredConversation,
     make_log_name,
 )
-from tests.runtime.provider import (
-    TEST_TIMEOUT,
-    Gate,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-)
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     CRAB,
     NOW,
     PAIR,
@@ -61,6 +54,13 @@ from tests.runtime.world import (
     run_ready_tasks,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    TEST_TIMEOUT,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
 )
 
 NAME = make_log_name(PAIR)

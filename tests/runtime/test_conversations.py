@@ -36,15 +36,7 @@ from crabtalk.storage import (
     Record,
     Storage,
 )
-from tests.runtime.provider import (
-    TEST_TIMEOUT,
-    Gate,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-    find_history_error,
-)
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     NOW,
     PAIR,
     RuntimeWorld,
@@ -53,6 +45,14 @@ from tests.runtime.world import (
     read_history,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    TEST_TIMEOUT,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
+    find_history_error,
 )
 
 LOOK = ToolCall("c1", "look", "{}")

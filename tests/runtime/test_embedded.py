@@ -10,7 +10,7 @@ import pytest
 from crabtalk.runtime import Runtime, TextDelta
 from crabtalk.storage import Agent, MemoryStorage
 from tests.model_server import model_process
-from tests.runtime.provider import TEST_TIMEOUT, ScriptedProvider, answer_with_text
+from tests.runtime.scripted_provider import TEST_TIMEOUT, ScriptedProvider, answer_with_text
 
 LIST_MODULES = """
 import sys
@@ -59,7 +59,7 @@ def test_importing_it_loads_no_room_above_it_or_beside_it(loaded: set[str], room
 
 @pytest.mark.req("runtime.embedded")
 @pytest.mark.parametrize(
-    "module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport.link"]
+    "module", ["google.protobuf", "crabtalk.protocol", "crabtalk.transport.framed_connection"]
 )
 def test_importing_it_loads_no_protocol(loaded: set[str], module: str) -> None:
     assert module not in loaded

@@ -22,16 +22,9 @@ from crabtalk.runtime import (
     ThinkingStart,
     ToolDispatch,
 )
-from crabtalk.runtime.request import GUEST_NOTICE, PRIMARY_NOTICE
+from crabtalk.runtime.model_request import GUEST_NOTICE, PRIMARY_NOTICE
 from crabtalk.storage import Agent, Pair, Storage
-from tests.runtime.provider import (
-    TEST_TIMEOUT,
-    AnswerStep,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-)
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     CRAB,
     OWL,
     PAIR,
@@ -42,6 +35,13 @@ from tests.runtime.world import (
     read_history,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    TEST_TIMEOUT,
+    AnswerStep,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
 )
 
 LOOK = ToolCall("c1", "look", "{}")

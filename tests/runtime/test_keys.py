@@ -34,16 +34,8 @@ from crabtalk.storage import (
     StoredConversation,
     hash_content,
 )
-from crabtalk.storage.keys import FINGERPRINT_BYTES, MAX_FINGERPRINTS
-from tests.runtime.provider import (
-    TEST_TIMEOUT,
-    AnswerStep,
-    Gate,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-)
-from tests.runtime.world import (
+from crabtalk.storage.message_keys import FINGERPRINT_BYTES, MAX_FINGERPRINTS
+from tests.runtime.runtime_world import (
     CRAB,
     NOW,
     PAIR,
@@ -54,6 +46,14 @@ from tests.runtime.world import (
     read_history,
     run_ready_tasks,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    TEST_TIMEOUT,
+    AnswerStep,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
 )
 
 LOOK = ToolCall("c1", "look", "{}")

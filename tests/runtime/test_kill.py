@@ -19,20 +19,11 @@ from crabtalk.runtime import (
     ToolDispatch,
     ToolResult,
     UnknownConversationError,
-    tools,
+    tool_calls,
 )
 from crabtalk.runtime.conversation import INTERRUPTED
 from crabtalk.storage import Storage
-from tests.runtime.provider import (
-    TEST_TIMEOUT,
-    AnswerStep,
-    Gate,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-    find_history_error,
-)
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     PAIR,
     RuntimeWorld,
     ScriptedTools,
@@ -44,6 +35,15 @@ from tests.runtime.world import (
     run_ready_tasks,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    TEST_TIMEOUT,
+    AnswerStep,
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
+    find_history_error,
 )
 
 LOOK = ToolCall("c1", "look", "{}")
@@ -230,7 +230,7 @@ async def test_a_tool_that_does_not_stop_is_left_to_itself(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(tools, "GRACE", 0.01)
+    monkeypatch.setattr(tool_calls, "GRACE", 0.01)
     gate = Gate()
     over = asyncio.Event()
 

@@ -15,8 +15,7 @@ from crabtalk.runtime import (
     UserSteered,
 )
 from crabtalk.storage import Storage
-from tests.runtime.provider import Gate, ScriptedProvider, answer_with_calls, answer_with_text
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     CRAB,
     RuntimeWorld,
     ScriptedTools,
@@ -26,6 +25,12 @@ from tests.runtime.world import (
     read_history,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    Gate,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
 )
 
 LOOK = ToolCall("c1", "look", "{}")

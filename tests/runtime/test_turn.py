@@ -28,15 +28,7 @@ from crabtalk.runtime import (
     UserMessageReceived,
 )
 from crabtalk.storage import FileStorage, Pair, Storage, StorageError, StoredConversation
-from tests.runtime.provider import (
-    AnswerStep,
-    Gate,
-    ScriptedAnswer,
-    ScriptedProvider,
-    answer_with_calls,
-    answer_with_text,
-)
-from tests.runtime.world import (
+from tests.runtime.runtime_world import (
     CRAB,
     PAIR,
     RuntimeWorld,
@@ -47,6 +39,14 @@ from tests.runtime.world import (
     read_history,
     user_message,
     wait_for_done,
+)
+from tests.runtime.scripted_provider import (
+    AnswerStep,
+    Gate,
+    ScriptedAnswer,
+    ScriptedProvider,
+    answer_with_calls,
+    answer_with_text,
 )
 
 LOOK = ToolCall("c1", "look", '{"at": "sea"}')

@@ -21,10 +21,10 @@ from crabtalk.storage import (
     verify_log,
 )
 from crabtalk.storage.checksums import check_sum, read_link, read_prev, remove_seal, seal_lines
+from crabtalk.storage.log_tail import read_records_after
+from crabtalk.storage.log_writer import MAX_REMEMBERED_SUMS, LogWriter
 from crabtalk.storage.records import decode_record, encode_line, encode_records
-from crabtalk.storage.scribe import MAX_REMEMBERED_SUMS, LogWriter
-from crabtalk.storage.trail import read_records_after
-from tests.storage.samples import (
+from tests.storage.sample_records import (
     AT,
     PAIR,
     log_path,

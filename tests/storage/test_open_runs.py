@@ -19,10 +19,10 @@ from crabtalk.storage import (
     Record,
     hash_content,
 )
-from crabtalk.storage.acceptance import drop_repeated_keys, make_closing_records
-from crabtalk.storage.run_log import OpenRun, find_open_run
-from tests.runtime.provider import ScriptedProvider
-from tests.storage.samples import AT, PAIR, log_path, make_opening, open_file_storage
+from crabtalk.storage.accepted_messages import drop_repeated_keys, make_closing_records
+from crabtalk.storage.run_lookup import OpenRun, find_open_run
+from tests.runtime.scripted_provider import ScriptedProvider
+from tests.storage.sample_records import AT, PAIR, log_path, make_opening, open_file_storage
 
 MARKER = MarkerRecord("a-1", AT, "t", "s", 2)
 

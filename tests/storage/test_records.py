@@ -22,7 +22,7 @@ from crabtalk.storage.records import (
     make_archives,
     replay_records,
 )
-from tests.storage.samples import AT, make_every_kind, make_marker, make_message
+from tests.storage.sample_records import AT, make_every_kind, make_marker, make_message
 
 TEXT = st.text()
 COUNT = st.integers(0, 2**53)

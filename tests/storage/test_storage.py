@@ -38,7 +38,7 @@ from crabtalk.storage import (
 from crabtalk.storage.postgres import PostgresStorage
 from tests.postgres import create_schema
 from tests.storage.backends import BACKENDS, open_backend
-from tests.storage.samples import (
+from tests.storage.sample_records import (
     AT,
     PAIR,
     log_path,

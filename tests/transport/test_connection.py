@@ -12,8 +12,8 @@ import pytest
 
 from crabtalk.protocol import MAX_FRAME, NotFoundError, encode_frame, encode_reply, wire
 from crabtalk.transport import TransportLimits
-from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
-from tests.stalls import read_steal_time
+from tests.loop_latency import read_steal_time
+from tests.scripted_server import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
 
 
 @pytest.fixture

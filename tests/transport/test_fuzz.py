@@ -14,7 +14,7 @@ import pytest
 
 from crabtalk.client import connect
 from crabtalk.protocol import MAX_FRAME, wire
-from tests.scripted import RawPeer
+from tests.scripted_server import RawPeer
 
 FRAMES = 45_000
 STREAMS = 6_000

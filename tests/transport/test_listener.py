@@ -22,7 +22,7 @@ from crabtalk.transport import (
     listen_unix,
 )
 from crabtalk.transport.listener import MAX_SLOT_CHECKS, SLOT_CHECK_INTERVAL
-from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
+from tests.scripted_server import RawPeer, ScriptedServer, make_ping, make_stream, open_listener
 
 TOKEN = "correct horse"
 

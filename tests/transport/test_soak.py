@@ -19,7 +19,7 @@ from crabtalk.transport import (
     listen_tcp,
     listen_unix,
 )
-from tests.scripted import RawPeer, ScriptedServer, make_ping, make_stream
+from tests.scripted_server import RawPeer, ScriptedServer, make_ping, make_stream
 
 LIMITS = TransportLimits(
     stall_timeout=0.3,

@@ -13,8 +13,8 @@ import pytest
 from crabtalk.protocol import wire
 from crabtalk.transport import Endpoint, FramedConnection, ListenOptions, listen_unix, read_peer_uid
 from crabtalk.transport.unix import MAX_SOCKET_PATH, connect_unix
-from tests.scripted import RawPeer, ScriptedServer, make_ping, open_listener
-from tests.transport.descriptors import raise_descriptor_limit
+from tests.scripted_server import RawPeer, ScriptedServer, make_ping, open_listener
+from tests.transport.file_descriptors import raise_descriptor_limit
 
 
 @pytest.mark.req("trust.uds.mode")

@@ -19,14 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crabtalk.component import Service, Unit
-from crabup.supervised import SupervisorManager, SupervisorRecord
-from tests.warm import PATIENCE, ForkedProgram
+from crabtalk.service import Service, Unit
+from crabup.supervisor_manager import SupervisorManager, SupervisorRecord
+from tests.forked_programs import PATIENCE, ForkedProgram
 
 CRABUP = Path(sys.executable).with_name("crabup")
 CRABUP_LAUNCHER = ForkedProgram(
-    *(CRABUP, "crabup.cli:main", "crabtalk.client", "crabtalk.component", "tomlkit"),
-    *(f"crabup.{name}" for name in ("first_start", "installation", "keeping", "plan", "probing")),
+    *(CRABUP, "crabup.cli:main", "crabtalk.client", "crabtalk.service", "tomlkit"),
+    *(
+        f"crabup.{name}"
+        for name in ("first_start", "installation", "managed_services", "install_plan", "probes")
+    ),
 )
 INTERRUPT = "\x03"
 

@@ -12,7 +12,7 @@ import crabup
 from apps.crabup.help_pages import PAGE
 from apps.crabup.tests.machine import CrabupMachine
 from crabup.cli import main
-from crabup.services import VERBS
+from crabup.service_commands import VERBS
 
 PAGE_TEXT = PAGE.read_page()
 

@@ -11,7 +11,7 @@ import pytest
 
 from apps.crabup.tests.machine import CrabupMachine, wait_until
 from crabtalk.client import connect_sync
-from tests.warm import PATIENCE
+from tests.forked_programs import PATIENCE
 
 CONFIG = '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "none"\n[daemon]\ntcp = "off"\n'
 

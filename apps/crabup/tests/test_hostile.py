@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from apps.crabup.tests.machine import CrabupMachine
-from crabup.complaints import CrabupError
+from crabup.errors import CrabupError
+from crabup.install_plan import make_plan, render_toml
 from crabup.manifest import ManifestError, parse_manifest
-from crabup.plan import make_plan, render_toml
 from crabup.receipt import read_receipt
 
 HEAD = '[package]\nname = "evil"\n'

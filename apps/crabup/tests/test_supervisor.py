@@ -12,13 +12,13 @@ import pytest
 
 from apps.crabup.tests.machine import CRABUP, CrabupMachine, wait_until
 from crabup.processes import TrackedProcess
-from crabup.supervised import SupervisorManager, SupervisorRecord
+from crabup.supervisor_manager import SupervisorManager, SupervisorRecord
 
 # Longer than any process lives here, in the words of the platform.
 LONG_AGO = "some-boot:1"
 
 
-@pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.req("crabup.supervisor_manager.restart")
 def test_a_service_that_is_killed_is_started_again(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -33,7 +33,7 @@ def test_a_service_that_is_killed_is_started_again(machine: CrabupMachine) -> No
     wait_until(lambda: machine.list_services()["dice"]["status"] == "running")
 
 
-@pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.req("crabup.supervisor_manager.restart")
 def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(
     machine: CrabupMachine,
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(
     )
 
 
-@pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.req("crabup.supervisor_manager.restart")
 def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: CrabupMachine) -> None:
     machine.add_program("crabtalk-dice", "exit 3")
     machine.run_crabup("dice", "start")
@@ -60,7 +60,7 @@ def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: CrabupMac
     assert told[:3] == ["0.5 s", "1 s", "2 s"]
 
 
-@pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.req("crabup.supervisor_manager.restart")
 def test_a_service_whose_program_is_gone_is_tried_again(machine: CrabupMachine) -> None:
     program = machine.add_component()
     machine.run_crabup("dice", "start")
@@ -75,7 +75,7 @@ def test_a_service_whose_program_is_gone_is_tried_again(machine: CrabupMachine) 
     wait_until(lambda: machine.read_record().has_child())
 
 
-@pytest.mark.req("crabup.supervised.takeover")
+@pytest.mark.req("crabup.supervisor_manager.takeover")
 def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -96,7 +96,7 @@ def test_a_service_outlives_its_supervisor_and_gets_a_new_one(machine: CrabupMac
     assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
 
 
-@pytest.mark.req("crabup.supervised.takeover")
+@pytest.mark.req("crabup.supervisor_manager.takeover")
 def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -110,7 +110,7 @@ def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: CrabupMac
     assert machine.list_services() == {}
 
 
-@pytest.mark.req("crabup.supervised.takeover")
+@pytest.mark.req("crabup.supervisor_manager.takeover")
 def test_when_both_were_killed_a_start_starts_anew(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -126,7 +126,7 @@ def test_when_both_were_killed_a_start_starts_anew(machine: CrabupMachine) -> No
     assert machine.list_services()["dice"]["status"] == "running"
 
 
-@pytest.mark.req("crabup.supervised.one")
+@pytest.mark.req("crabup.supervisor_manager.one")
 def test_of_many_starts_at_once_one_supervisor_comes(machine: CrabupMachine) -> None:
     machine.add_component()
     processes = [machine.start_crabup("dice", "start", stderr=subprocess.PIPE) for _ in range(4)]
@@ -136,7 +136,7 @@ def test_of_many_starts_at_once_one_supervisor_comes(machine: CrabupMachine) -> 
     assert machine.read_log().count("dice runs as") == 1
 
 
-@pytest.mark.req("crabup.supervised.pids")
+@pytest.mark.req("crabup.supervisor_manager.pids")
 @pytest.mark.parametrize("role", ["supervisor", "child"])
 def test_a_stale_pid_file_never_costs_a_stranger_its_life(
     machine: CrabupMachine, role: str
@@ -159,7 +159,7 @@ def test_a_stale_pid_file_never_costs_a_stranger_its_life(
         stranger.communicate(b"\n")
 
 
-@pytest.mark.req("crabup.supervised.pids")
+@pytest.mark.req("crabup.supervisor_manager.pids")
 @pytest.mark.parametrize(
     "text",
     ["", "4711", "{", "[]", '{"supervisor": {"pid": 1, "started": "x"}}', '{"child": {"pid": -1}}',
@@ -173,7 +173,7 @@ def test_a_pid_file_that_says_nonsense_says_nothing(machine: CrabupMachine, text
     assert machine.run_crabup("dice", "stop").notice == "dice is stopped"
 
 
-@pytest.mark.req("crabup.supervised.pids")
+@pytest.mark.req("crabup.supervisor_manager.pids")
 def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = TrackedProcess.find_by_pid(child.pid)
@@ -190,7 +190,7 @@ def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
     process.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.req("crabup.supervised.group")
+@pytest.mark.req("crabup.supervisor_manager.group")
 def test_what_a_service_started_ends_with_it(machine: CrabupMachine) -> None:
     machine.add_program("crabtalk-dice", "sleep 600 & echo $! > $CRABTALK_HOME/helper; wait")
     machine.run_crabup("dice", "start")
@@ -201,7 +201,7 @@ def test_what_a_service_started_ends_with_it(machine: CrabupMachine) -> None:
     wait_until(lambda: not helper.is_alive())
 
 
-@pytest.mark.req("crabup.supervised.group")
+@pytest.mark.req("crabup.supervisor_manager.group")
 def test_a_supervisor_buries_its_dead(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -215,7 +215,7 @@ def test_a_supervisor_buries_its_dead(machine: CrabupMachine) -> None:
         assert not Path(f"/proc/{child.pid}").exists()
 
 
-@pytest.mark.req("crabup.supervised.apart")
+@pytest.mark.req("crabup.supervisor_manager.apart")
 def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
     machine: CrabupMachine,
 ) -> None:
@@ -228,7 +228,7 @@ def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
     assert Path(f"/proc/{supervisor.pid}/cwd").resolve() == Path("/")
 
 
-@pytest.mark.req("crabup.supervised.apart")
+@pytest.mark.req("crabup.supervisor_manager.apart")
 def test_what_lies_in_the_current_directory_is_not_run(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
@@ -241,7 +241,7 @@ def test_what_lies_in_the_current_directory_is_not_run(
     assert process.returncode == 0, said
 
 
-@pytest.mark.req("crabup.supervised.hangup")
+@pytest.mark.req("crabup.supervisor_manager.hangup")
 def test_a_hangup_reaches_the_service(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
@@ -251,7 +251,7 @@ def test_a_hangup_reaches_the_service(machine: CrabupMachine) -> None:
     wait_until(lambda: "dice heard SIGHUP" in machine.read_log())
 
 
-@pytest.mark.req("crabup.supervised.log")
+@pytest.mark.req("crabup.supervisor_manager.log")
 def test_a_log_that_has_grown_too_large_is_turned_over_while_it_is_written_to(
     machine: CrabupMachine,
 ) -> None:
@@ -287,7 +287,7 @@ def test_a_program_that_cannot_be_run_is_said(machine: CrabupMachine) -> None:
     assert not SupervisorManager(machine.home, "dice").path.exists()
 
 
-@pytest.mark.req("crabup.supervised.pid_file")
+@pytest.mark.req("crabup.supervisor_manager.pid_file")
 @pytest.mark.parametrize("damage", ["lost", "garbled", "another's"])
 @pytest.mark.parametrize("verb", ["stop", "start", "restart"])
 def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
@@ -322,7 +322,7 @@ def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
         assert machine.read_record().has_supervisor()
 
 
-@pytest.mark.req("crabup.supervised.full_disk")
+@pytest.mark.req("crabup.supervisor_manager.full_disk")
 def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: CrabupMachine) -> None:
     machine.add_component()
     (machine.home / "run").mkdir(mode=0o700, parents=True)
@@ -343,7 +343,7 @@ def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Cra
     assert machine.read_record().exit_count == 0
 
 
-@pytest.mark.req("crabup.supervised.restart")
+@pytest.mark.req("crabup.supervisor_manager.restart")
 @pytest.mark.clock
 def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(
     machine: CrabupMachine,

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from crabup.processes import TrackedProcess  # noqa: E402
-from tests.component.parsers import parse_systemd_unit  # noqa: E402
+from tests.service.unit_parsers import parse_systemd_unit  # noqa: E402
 
 GRACE = 15.0
 

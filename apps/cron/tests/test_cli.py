@@ -12,13 +12,13 @@ import pytest
 
 import crabtalk_cron
 from apps.cron.help_pages import PAGE
-from apps.cron.tests.command import PROGRAM, run_cron
-from apps.cron.tests.peer import make_entry_text, write_crons
+from apps.cron.tests.cron_command import PROGRAM, run_cron
+from apps.cron.tests.fake_daemon import make_entry_text, write_crons
 from crabtalk_cron.cli import main
+from crabtalk_cron.crons_file import TOP_KEYS, parse_crons_file
 from crabtalk_cron.entry import KINDS
 from crabtalk_cron.expression import NICKNAMES, CronExpression
-from crabtalk_cron.reading import TOP_KEYS, parse_crons_file
-from tests.warm import PIPE
+from tests.forked_programs import PIPE
 
 COMMANDS = [(), *((name,) for name in main.commands)]
 DOCS = Path(__file__).parents[3] / "docs" / "cron.md"

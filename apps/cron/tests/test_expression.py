@@ -9,7 +9,7 @@ from croniter import CroniterBadDateError, croniter  # type: ignore[import-untyp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.cron.tests.chance import RandomExpression, draw_expression
+from apps.cron.tests.random_expressions import RandomExpression, draw_expression
 from crabtalk_cron.expression import NICKNAMES, CronExpression, ExpressionError
 
 MONDAY = datetime(2026, 11, 16, 12, 0, 0)

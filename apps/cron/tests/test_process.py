@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from apps.cron.tests.command import run_cron, start_cron
-from apps.cron.tests.peer import (
+from apps.cron.tests.cron_command import run_cron, start_cron
+from apps.cron.tests.fake_daemon import (
     PATIENCE,
     FakeCronDaemon,
     make_entry_text,
     serve_daemon,
     write_crons,
 )
-from tests.daemon.served import run_daemon
+from tests.daemon.in_process_daemon import run_daemon
 from tests.model_server import model_server
 
 EVERY_SECOND = "* * * * * *"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from apps.cron.tests.moved import CronManualClock
-from apps.cron.tests.peer import (
+from apps.cron.tests.fake_daemon import (
     PATIENCE,
     FakeCronDaemon,
     make_entry_text,
     serve_daemon,
     write_crons,
 )
-from apps.cron.tests.told import NOON, UTC_ALL, LogRecorder, start_runner, told
+from apps.cron.tests.manual_clock import CronManualClock
+from apps.cron.tests.runner_setup import NOON, UTC_ALL, LogRecorder, start_runner, told
 from crabtalk.protocol import wire
 from crabtalk_cron import runner as module
 from crabtalk_cron.runner import CronRunner

@@ -11,7 +11,7 @@ from cronsim import CronSim
 
 from crabtalk_cron.expression import CronExpression
 from crabtalk_cron.schedule import CronSchedule, QuietHours
-from crabtalk_cron.zones import LOCAL_ZONE, find_zone
+from crabtalk_cron.time_zones import LOCAL_ZONE, find_zone
 
 # The day before clocks are turned forward, and back. In Lord Howe it is by half an hour, in
 # Santiago at midnight.

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from apps.cron.tests.moved import CronManualClock, make_entry
+from apps.cron.tests.manual_clock import CronManualClock, make_entry
 from crabtalk_cron.timetable import Timetable
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC).timestamp()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.search.tests.command import PROGRAM, SEARCH_LAUNCHER
-from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
+from apps.search.tests.local_sites import make_handler, read_saved_page, serve_site, write_config
+from apps.search.tests.search_command import PROGRAM, SEARCH_LAUNCHER
 from crabtalk_search import __version__
 
 

@@ -13,10 +13,10 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
-from apps.search.tests.command import PROGRAM, SEARCH_LAUNCHER
-from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
-from crabtalk.component import PortFile
-from tests.warm import PIPE, ForkedProcess
+from apps.search.tests.local_sites import make_handler, read_saved_page, serve_site, write_config
+from apps.search.tests.search_command import PROGRAM, SEARCH_LAUNCHER
+from crabtalk.service import PortFile
+from tests.forked_programs import PIPE, ForkedProcess
 
 PATIENCE = 40
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from apps.search.tests.sites import make_handler, read_saved_page, serve_site
+from apps.search.tests.local_sites import make_handler, read_saved_page, serve_site
+from crabtalk_search.engine_client import DESKTOP_USER_AGENTS, MAX_ANSWER_BYTES, EngineClient
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.engines import (
     BingEngine,
     BraveApiEngine,
@@ -27,8 +29,6 @@ from crabtalk_search.engines import (
     wikipedia,
 )
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import DESKTOP_USER_AGENTS, MAX_ANSWER_BYTES, EngineClient
 
 
 @pytest.mark.req("searchapp.engines")

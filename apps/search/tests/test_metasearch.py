@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from crabtalk_search.config import SearchConfig
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.engines import SearchEngine
 from crabtalk_search.errors import EngineError, SearchError
-from crabtalk_search.hit import EngineHit
 from crabtalk_search.metasearch import EngineFailure, Metasearch, make_engines
-from crabtalk_search.web import EngineClient
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crabtalk_search.hit import EngineHit
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.ranking import SearchResult, normalize_url, rank_hits
 
 

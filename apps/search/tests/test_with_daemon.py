@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.search.tests.sites import make_handler, read_saved_page, serve_site, write_config
+from apps.search.tests.local_sites import make_handler, read_saved_page, serve_site, write_config
 from apps.search.tests.test_component import PATIENCE, run_component
 from crabtalk.client import Client
 from crabtalk.protocol import wire
-from tests.daemon.served import run_daemon, run_tool_calls
+from tests.daemon.in_process_daemon import run_daemon, run_tool_calls
 
 ASK = [("search", {"query": "tides"})]
 

@@ -13,13 +13,13 @@ import pytest
 
 import crabtalk_telegram
 from apps.telegram.help_pages import PAGE
-from apps.telegram.tests.bot_api import run_bot_api
-from apps.telegram.tests.command import TELEGRAM_COMMAND
-from apps.telegram.tests.world import open_telegram_world
-from crabtalk.component.gateway import load_settings, write_settings
-from crabtalk.component.gateway.settings import SHARED_KEYS
+from apps.telegram.tests.bot_api_server import run_bot_api
+from apps.telegram.tests.telegram_command import TELEGRAM_COMMAND
+from apps.telegram.tests.telegram_world import open_telegram_world
+from crabtalk.gateway import load_settings, write_settings
+from crabtalk.gateway.settings import SHARED_KEYS
 from crabtalk_telegram.cli import EXTRA_SETTINGS, main
-from tests.component.gateway.kept import manage_gateway
+from tests.gateway.managed_gateway import manage_gateway
 
 pytestmark = pytest.mark.one_loop
 

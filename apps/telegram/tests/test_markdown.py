@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.telegram.tests.markdown_v2 import MarkdownEntity, MarkdownV2Error, parse_markdown_v2
+from apps.telegram.tests.markdown_v2_parser import (
+    MarkdownEntity,
+    MarkdownV2Error,
+    parse_markdown_v2,
+)
 from crabtalk_telegram.markdown import has_table, render_markdown_v2, render_plain
 from crabtalk_telegram.service import count_utf16_units
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.telegram.tests.bot_api import PATIENCE, BotApiServer, TelegramFault, run_bot_api
-from crabtalk.component.gateway import (
+from apps.telegram.tests.bot_api_server import PATIENCE, BotApiServer, TelegramFault, run_bot_api
+from crabtalk.gateway import (
     Attachment,
     Button,
     Chat,
@@ -24,11 +24,11 @@ from crabtalk.component.gateway import (
     RejectedError,
     RetryLaterError,
 )
+from crabtalk_telegram.bot_setup import fetch_identity, open_telegram
 from crabtalk_telegram.cli import EXTRA_SETTINGS
-from crabtalk_telegram.opening import fetch_identity, open_telegram
 from crabtalk_telegram.service import TelegramService, build_keyboard, count_utf16_units
 from crabtalk_telegram.webhook import MAX_WAITING
-from tests.daemon.served import wait_with_timeout
+from tests.daemon.in_process_daemon import wait_with_timeout
 
 pytestmark = pytest.mark.one_loop
 

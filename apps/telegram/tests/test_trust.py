@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from apps.telegram.tests.bot_api import run_bot_api
-from apps.telegram.tests.command import TELEGRAM_COMMAND
-from apps.telegram.tests.world import TelegramWorld, open_telegram_world
-from crabtalk.component.gateway import write_settings
+from apps.telegram.tests.bot_api_server import run_bot_api
+from apps.telegram.tests.telegram_command import TELEGRAM_COMMAND
+from apps.telegram.tests.telegram_world import TelegramWorld, open_telegram_world
+from crabtalk.gateway import write_settings
 from crabtalk_telegram.service import count_utf16_units
-from tests.component.gateway.asking import (
+from tests.daemon.in_process_daemon import AGENTS, InProcessDaemon, script_tool_calls
+from tests.gateway.approval_daemon import (
     ScriptedApprovalDaemon,
     make_approval,
     make_ask_event,
     run_approval_daemon,
 )
-from tests.daemon.served import AGENTS, InProcessDaemon, script_tool_calls
 
 pytestmark = pytest.mark.one_loop
 

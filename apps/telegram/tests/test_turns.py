@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from apps.telegram.tests.bot_api import TelegramFault
-from apps.telegram.tests.world import GROUP, TelegramWorld, open_telegram_world
-from crabtalk.component.gateway.reply import SENT_AGAIN_MARK
+from apps.telegram.tests.bot_api_server import TelegramFault
+from apps.telegram.tests.telegram_world import GROUP, TelegramWorld, open_telegram_world
+from crabtalk.gateway.streamed_reply import SENT_AGAIN_MARK
 from crabtalk.runtime import ToolDispatch
 from crabtalk_telegram.service import count_utf16_units
-from tests.daemon.served import script_tool_calls
+from tests.daemon.in_process_daemon import script_tool_calls
 
 pytestmark = pytest.mark.one_loop
 

@@ -12,14 +12,14 @@ import pytest
 
 import crabtalk_wechat
 from apps.wechat.help_pages import PAGE
-from apps.wechat.tests.command import WECHAT_COMMAND
-from apps.wechat.tests.ilink_api import ANN, BO, BOT, TOKEN, WeChatFault, run_ilink_server
-from apps.wechat.tests.world import open_wechat_world
-from crabtalk.component.gateway import load_settings, write_settings
-from crabtalk.component.gateway.settings import SHARED_KEYS
+from apps.wechat.tests.ilink_server import ANN, BO, BOT, TOKEN, WeChatFault, run_ilink_server
+from apps.wechat.tests.wechat_command import WECHAT_COMMAND
+from apps.wechat.tests.wechat_world import open_wechat_world
+from crabtalk.gateway import load_settings, write_settings
+from crabtalk.gateway.settings import SHARED_KEYS
 from crabtalk_wechat.cli import EXTRA_SETTINGS, main
 from crabtalk_wechat.qr_code import render_qr_code
-from tests.component.gateway.kept import manage_gateway
+from tests.gateway.managed_gateway import manage_gateway
 
 pytestmark = pytest.mark.one_loop
 

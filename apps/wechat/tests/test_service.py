@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import crabtalk_wechat.service
-from apps.wechat.tests.ilink_api import (
+from apps.wechat.tests.ilink_server import (
     ANN,
     BO,
     KEY,
@@ -22,8 +22,8 @@ from apps.wechat.tests.ilink_api import (
     WeChatFault,
     run_ilink_server,
 )
-from apps.wechat.tests.world import TEST_DELAYS, make_settings
-from crabtalk.component.gateway import (
+from apps.wechat.tests.wechat_world import TEST_DELAYS, make_settings
+from crabtalk.gateway import (
     Attachment,
     Chat,
     ChatServiceError,
@@ -35,9 +35,9 @@ from crabtalk.component.gateway import (
     Update,
     write_settings,
 )
-from crabtalk_wechat.opening import fetch_identity, open_wechat
 from crabtalk_wechat.service import WeChatService
-from tests.daemon.served import wait_with_timeout
+from crabtalk_wechat.service_setup import fetch_identity, open_wechat
+from tests.daemon.in_process_daemon import wait_with_timeout
 
 pytestmark = pytest.mark.one_loop
 

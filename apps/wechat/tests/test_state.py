@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crabtalk.component.gateway import GatewayError
+from crabtalk.gateway import GatewayError
 from crabtalk_wechat.state import WeChatState
 
 

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from apps.wechat.tests.command import WECHAT_COMMAND
-from apps.wechat.tests.ilink_api import ANN, run_ilink_server
-from apps.wechat.tests.world import WeChatWorld, make_settings, open_wechat_world
-from crabtalk.component.gateway import write_settings
-from tests.component.gateway.asking import (
+from apps.wechat.tests.ilink_server import ANN, run_ilink_server
+from apps.wechat.tests.wechat_command import WECHAT_COMMAND
+from apps.wechat.tests.wechat_world import WeChatWorld, make_settings, open_wechat_world
+from crabtalk.gateway import write_settings
+from tests.daemon.in_process_daemon import AGENTS, InProcessDaemon
+from tests.gateway.approval_daemon import (
     ScriptedApprovalDaemon,
     make_approval,
     make_ask_event,
     run_approval_daemon,
 )
-from tests.daemon.served import AGENTS, InProcessDaemon
 
 pytestmark = pytest.mark.one_loop
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.wechat.tests.ilink_api import ANN, BO, EVE, QUOTA, WeChatFault
-from apps.wechat.tests.world import WeChatWorld, open_wechat_world
-from crabtalk.component.gateway.reply import SENT_AGAIN_MARK
+from apps.wechat.tests.ilink_server import ANN, BO, EVE, QUOTA, WeChatFault
+from apps.wechat.tests.wechat_world import WeChatWorld, open_wechat_world
+from crabtalk.gateway.streamed_reply import SENT_AGAIN_MARK
 from crabtalk.runtime import ToolDispatch
-from tests.daemon.served import script_tool_calls
+from tests.daemon.in_process_daemon import script_tool_calls
 
 pytestmark = pytest.mark.one_loop
 

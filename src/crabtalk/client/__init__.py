@@ -9,7 +9,7 @@ from .errors import (
     UnexpectedReplyError,
 )
 from .events import Event
-from .sync import SyncClient, connect_sync
+from .sync_client import SyncClient, connect_sync
 
 __all__ = [
     "CannotConnectError",

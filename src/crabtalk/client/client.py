@@ -15,10 +15,10 @@ from typing import Any
 from crabtalk.protocol import PROTOCOL_VERSION, ROUTES, ReplyShape, wire
 from crabtalk.transport import Endpoint, RunFiles, default_home
 
-from .delivery import KeyedDelivery, RecoverCallback
+from .connection_pool import ConnectionPool
 from .errors import ServerError, UnexpectedReplyError
 from .events import Event
-from .pool import ConnectionPool
+from .keyed_delivery import KeyedDelivery, RecoverCallback
 
 JsonConfig = str | Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import click
 
 from crabtalk import __version__
-from crabtalk.component.command import CommandGroup
+from crabtalk.service.command_line import CommandGroup
 
 # Where the local model is kept, in the home.
 MODELS_DIRECTORY = "models"
@@ -69,14 +69,14 @@ def run(
     """Run in the foreground until Ctrl+C or SIGTERM."""
     # What is loaded stays: to look for garbage in it takes 15 ms of the start, and finds none.
     gc.disable()
-    from . import hosting
-    from .config_file import ConfigError
-    from .home import HomeError
-    from .process import StartError
+    from .config.config_file import ConfigError
+    from .process import startup
+    from .process.home import HomeError
+    from .process.main_loop import StartError
 
     root = resolve_home(home)
     try:
-        hosting.run_in_home(root, new_event_loop, tcp=tcp, log_format=log_format, verbose=verbose)
+        startup.run_in_home(root, new_event_loop, tcp=tcp, log_format=log_format, verbose=verbose)
     except (HomeError, ConfigError, StartError) as error:
         print_to_stderr(f"crabtalkd: {error}")
         sys.exit(1)
@@ -93,7 +93,7 @@ def reload(home: str | None) -> None:
     Example:
       crabtalkd reload
     """
-    from .remote import reload_daemon as ask
+    from .process.client_commands import reload_daemon as ask
 
     with exit_on_errors(*list_daemon_errors()):
         problems = asyncio.run(ask(resolve_home(home)))
@@ -111,8 +111,8 @@ def stop(home: str | None) -> None:
     Example:
       crabtalkd stop
     """
-    from .stopping import StopError
-    from .stopping import stop_daemon as end
+    from .process.stop_command import StopError
+    from .process.stop_command import stop_daemon as end
 
     root = resolve_home(home)
     with exit_on_errors(StopError):
@@ -131,7 +131,7 @@ def status(home: str | None, in_json: bool) -> None:
       crabtalkd status
       crabtalkd status --json
     """
-    from .remote import describe_status as ask
+    from .process.client_commands import describe_status as ask
 
     root = resolve_home(home)
     with exit_on_errors(*list_daemon_errors()):
@@ -158,9 +158,9 @@ def migrate(home: str | None, source: str, target: str, in_json: bool) -> None:
     from crabtalk.memory import MemoryStoreError
     from crabtalk.storage import StorageError
 
-    from .home import HomeError
-    from .migrating import command
-    from .migrating.migration import MigrationError
+    from .migrate import command
+    from .migrate.migration import MigrationError
+    from .process.home import HomeError
 
     root = resolve_home(home)
     command.check_urls(source, target, root)
@@ -195,7 +195,7 @@ def check(home: str | None, in_json: bool) -> None:
       crabtalkd check
       crabtalkd check --json
     """
-    from .checking import check_config_file
+    from .config.check_command import check_config_file
 
     path = resolve_home(home) / "config.toml"
     problem, unread = check_config_file(path)
@@ -225,7 +225,7 @@ def verify(home: str | None, seconds: float | None, in_json: bool) -> None:
       crabtalkd verify
       crabtalkd verify --json --seconds 10
     """
-    from .verifying import encode_report, format_report, verify_home
+    from .process.verify_command import encode_report, format_report, verify_home
 
     report = verify_home(resolve_home(home), seconds)
     click.echo(encode_report(report) if in_json else format_report(report))
@@ -245,7 +245,7 @@ def events(home: str | None, agent: str, sender: str, in_json: bool) -> None:
       crabtalkd events
       crabtalkd events --agent crab --json
     """
-    from .remote import print_events as follow
+    from .process.client_commands import print_events as follow
 
     with exit_on_errors(*list_daemon_errors()), suppress(KeyboardInterrupt):
         asyncio.run(follow(resolve_home(home), agent, sender, in_json))
@@ -262,7 +262,7 @@ def models(home: str | None, in_json: bool) -> None:
       crabtalkd models
       crabtalkd models --json
     """
-    from .models import format_providers, list_providers, to_json_document
+    from .config.models_command import format_providers, list_providers, to_json_document
 
     root = resolve_home(home)
     with exit_on_errors(*list_model_errors()):
@@ -295,10 +295,10 @@ def model_install(home: str | None, if_needed: bool) -> None:
     Example:
       crabtalkd model install
     """
-    from crabtalk.model.download import InstallError
-    from crabtalk.model.install import install_local_model, is_installed
+    from crabtalk.model.local.download import InstallError
+    from crabtalk.model.local.install import install_local_model, is_installed
 
-    from .progress import DownloadProgress
+    from .config.progress_bar import DownloadProgress
 
     root = resolve_home(home)
     if is_installed(root / MODELS_DIRECTORY):
@@ -344,7 +344,7 @@ def setup(
       crabtalkd setup
       crabtalkd setup --kind anthropic --api-key '${ANTHROPIC_API_KEY}' --model claude-sonnet-5
     """
-    from .setup import SetupWizard
+    from .config.setup_wizard import SetupWizard
 
     root = resolve_home(home)
     with exit_on_errors(*list_model_errors()):
@@ -362,7 +362,7 @@ def reload_running_daemon(root: Path) -> None:
     next one will: what was asked for is done in any case."""
     from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
 
-    from .remote import reload_daemon as ask
+    from .process.client_commands import reload_daemon as ask
 
     try:
         problems = asyncio.run(ask(root))
@@ -403,7 +403,7 @@ def resolve_home(option: str | None) -> Path:
 
 
 def read_configuration(root: Path) -> dict[str, Any]:
-    from .config_file import read_config_file
+    from .config.config_file import read_config_file
 
     return read_config_file(root / "config.toml")
 
@@ -433,9 +433,9 @@ def list_daemon_errors() -> tuple[type[Exception], ...]:
 def list_model_errors() -> tuple[type[Exception], ...]:
     """What looking for models may come to. Who looks for none does not pay for their room."""
     from crabtalk.model import ApiError, ProviderSettingsError
-    from crabtalk.model.download import InstallError
+    from crabtalk.model.local.download import InstallError
 
-    from .config_file import ConfigError
+    from .config.config_file import ConfigError
 
     return ApiError, ConfigError, InstallError, ProviderSettingsError
 

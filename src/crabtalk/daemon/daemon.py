@@ -32,21 +32,21 @@ from crabtalk.protocol import UnavailableError
 from crabtalk.runtime import Clock, Hook, Runtime, RuntimeLimits, SessionIndex, ToolDispatch
 from crabtalk.storage import Agent, Storage, StorageError, StorageUnavailableError
 
-from .bus import EventBus
-from .config import describe_unknown_keys, find_unknown_keys, parse_config
+from .config.instruction_files import InstructionLoader
+from .config.mcp_migration import move_mcp_servers
+from .config.settings import describe_unknown_keys, find_unknown_keys, parse_config
 from .env import DaemonEnv
-from .feed import Feed, FeedLimits
-from .firings import EventLimits
-from .home import format_command
-from .instructions import InstructionLoader
-from .mcp_feed import McpFeed
-from .mcp_migration import move_mcp_servers
-from .opening import LazyProvider
-from .plugins import load_hooks
-from .subscriptions import SubscriptionFile
+from .events.event_bus import EventBus
+from .events.feed import Feed, FeedLimits
+from .events.mcp_feed import McpFeed
+from .events.run_queue import EventLimits
+from .events.subscription_file import SubscriptionFile
+from .process.home import format_command
+from .process.lazy_provider import LazyProvider
+from .process.plugins import load_hooks
 
 if TYPE_CHECKING:
-    from .fleet import Fleet
+    from .fleet.coordinator import Fleet
 
 log = logging.getLogger(__name__)
 

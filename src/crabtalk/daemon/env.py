@@ -10,9 +10,9 @@ from crabtalk.policy import Mode, Policy
 from crabtalk.runtime import Done, Env, Event, Hook, Run
 from crabtalk.storage import Agent, Archive, Pair
 
-from .bus import EventBus
-from .feed import Feed
-from .instructions import InstructionLoader
+from .config.instruction_files import InstructionLoader
+from .events.event_bus import EventBus
+from .events.feed import Feed
 
 
 class DaemonEnv(Env):

@@ -1,14 +1,14 @@
 """What agents can do. Each hook owns its tools: what the model may say, and the code behind it."""
 
-from .asks import AskRegistry
+from .ask_registry import AskRegistry
 from .bash import BashHook
-from .composite import CompositeHook
+from .composite_hook import CompositeHook
 from .delegate import DelegateHook, DelegateLimits
 from .files import FilesHook
 from .mcp import McpHook
-from .memories import MemoryPool
 from .memory import MemoryHook
 from .memory_access import MemoryAccess
+from .memory_pool import MemoryPool
 from .paths import read_roots
 from .sessions import SessionsHook
 from .skill import SkillHook

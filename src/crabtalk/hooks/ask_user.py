@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from crabtalk.runtime import AskOption, AskQuestion, ToolDispatch, ToolError
 
-from .asks import AskRegistry
+from .ask_registry import AskRegistry
 from .tool import AgentTool, ToolHook
 
 

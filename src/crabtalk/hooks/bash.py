@@ -16,9 +16,9 @@ from crabtalk.policy import find_caller_sandbox
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, AgentError
 
-from . import shell
-from .schema import HIDDEN_FROM_MODEL
+from . import process_group
 from .tool import AgentTool, ToolHook
+from .tool_schema import HIDDEN_FROM_MODEL
 
 DEFAULT_TIMEOUT = 120.0
 MAX_TIMEOUT = 3600.0  # seconds, whatever is asked for
@@ -47,7 +47,7 @@ class BashSettings(msgspec.Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise AgentError(f"hooks.bash: {error}") from None
         if settings.deny:
-            from crabtalk.policy.shell_rules import is_deny_entry  # late: few agents need it
+            from crabtalk.policy.shell.rules import is_deny_entry  # late: few agents need it
         for entry in settings.deny:
             if not is_deny_entry(entry):
                 raise AgentError(
@@ -55,7 +55,9 @@ class BashSettings(msgspec.Struct, frozen=True):
                     'words of its arguments, such as "git push"'
                 )
         if settings.env:
-            from crabtalk.policy.environment import is_variable_name  # late: few agents need it
+            from crabtalk.policy.environment_variables import (
+                is_variable_name,  # late: few agents need it
+            )
         for name in settings.env:
             if not is_variable_name(name):
                 raise AgentError(
@@ -99,8 +101,8 @@ class BashTool(AgentTool):
         else:
             env |= self.env
         try:
-            outcome = await shell.run_command(argv, cwd=call.cwd, env=env, seconds=timeout)
-        except shell.CommandStartError as error:
+            outcome = await process_group.run_command(argv, cwd=call.cwd, env=env, seconds=timeout)
+        except process_group.CommandStartError as error:
             raise build_bash_error(str(error)) from None
         if outcome.timed_out:
             raise build_bash_error(
@@ -162,7 +164,9 @@ class BashHook(ToolHook):
 def check_variables(env: Mapping[str, str]) -> None:
     """Raises ToolError for a variable by which a call could run what its command does not say."""
     if env:
-        from crabtalk.policy.environment import can_change_programs  # late: few calls set any
+        from crabtalk.policy.environment_variables import (
+            can_change_programs,  # late: few calls set any
+        )
     for name in env:
         if can_change_programs(name):
             raise ToolError(
@@ -210,26 +214,30 @@ def build_sandbox_command(
     return [*argv, "--chdir", str(cwd), "--"]
 
 
-def is_sandbox_failure(outcome: shell.CommandOutcome) -> bool:
+def is_sandbox_failure(outcome: process_group.CommandOutcome) -> bool:
     """Whether the sandbox failed, and not the command in it."""
     return outcome.exit_code == 1 and outcome.stderr.text()[0].startswith("bwrap: ")
 
 
-def build_bash_error(sentence: str, outcome: shell.CommandOutcome | None = None) -> ToolError:
-    outcome = outcome or shell.CommandOutcome(shell.OutputBuffer(), shell.OutputBuffer(), -1)
+def build_bash_error(
+    sentence: str, outcome: process_group.CommandOutcome | None = None
+) -> ToolError:
+    outcome = outcome or process_group.CommandOutcome(
+        process_group.OutputBuffer(), process_group.OutputBuffer(), -1
+    )
     return ToolError(f"bash failed: {sentence}\n{format_outcome(outcome)}")
 
 
-def format_outcome(outcome: shell.CommandOutcome) -> str:
+def format_outcome(outcome: process_group.CommandOutcome) -> str:
     """As JSON. Both streams give way until it is short enough: what is one byte for a program may
     be six in JSON."""
-    limit = shell.MAX_KEPT_BYTES
+    limit = process_group.MAX_KEPT_BYTES
     while len(text := encode_outcome(outcome, limit)) > MAX_RESULT_BYTES:
         limit = limit * 3 // 4
     return text.decode()
 
 
-def encode_outcome(outcome: shell.CommandOutcome, limit: int) -> bytes:
+def encode_outcome(outcome: process_group.CommandOutcome, limit: int) -> bytes:
     stdout, stdout_cut = outcome.stdout.text(limit)
     stderr, stderr_cut = outcome.stderr.text(limit)
     result: dict[str, Any] = {

@@ -18,7 +18,7 @@ from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolDispatch, ToolError, ToolOutput
 from crabtalk.storage import Agent, Pair
 
-from .images import ImageInfo, detect_image
+from .image_info import ImageInfo, detect_image
 from .paths import FileIdentity, PinnedFile, Roots, pin_file, read_roots, resolve_path
 from .tool import AgentTool, ToolHook
 

@@ -13,7 +13,7 @@ from crabtalk.model import Tool as Schema
 from crabtalk.runtime import Hook, ToolAccess, ToolDispatch, ToolError, ToolOutput, ToolProgress
 from crabtalk.storage import Agent
 
-from .images import detect_image
+from .image_info import detect_image
 
 META_TOOL = "mcp"
 

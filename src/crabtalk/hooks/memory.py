@@ -26,11 +26,11 @@ from crabtalk.policy import Owners
 from crabtalk.runtime import Clock, ToolDispatch, ToolError, make_title
 from crabtalk.storage import Agent, AgentError, Archive, Pair, StorageError
 
-from .memories import MemoryPool
 from .memory_access import MemoryAccess, MemoryScope, forget_note, grant_access, write_note
-from .schema import HIDDEN_FROM_MODEL
+from .memory_pool import MemoryPool
 from .sessions import SessionScope, read_session_scope
 from .tool import AgentTool, ToolHook
+from .tool_schema import HIDDEN_FROM_MODEL
 
 if TYPE_CHECKING:
     from crabtalk.memory import Memory

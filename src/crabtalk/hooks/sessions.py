@@ -13,8 +13,8 @@ import msgspec
 from crabtalk.runtime import SearchScope, SessionHit, SessionIndex, ToolDispatch, WindowItem
 from crabtalk.storage import Agent, AgentError
 
-from .schema import HIDDEN_FROM_MODEL
 from .tool import AgentTool, ToolHook
+from .tool_schema import HIDDEN_FROM_MODEL
 
 DEFAULT_LIMIT = 5
 DEFAULT_CONTEXT = 4  # messages before the one that was found, and after it

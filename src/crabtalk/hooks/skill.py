@@ -30,7 +30,7 @@ from crabtalk.runtime import (
 from crabtalk.storage import Agent
 
 from .skill_files import Skill, SkillFiles, read_skill
-from .skill_head import SkillError
+from .skill_front_matter import SkillError
 from .tool import AgentTool, ToolHook
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from .skill_head import MAX_LENGTH, FrontMatterParser, FrontMatterValue, SkillError
+from .skill_front_matter import MAX_LENGTH, FrontMatterParser, FrontMatterValue, SkillError
 
 SKILL_FILE = "SKILL.md"
 MAX_FILE_BYTES = 256 * 1024  # bytes of a SKILL.md

@@ -12,7 +12,7 @@ import msgspec
 from crabtalk.model import Tool as Schema
 from crabtalk.runtime import Hook, ToolAccess, ToolDispatch, ToolError, ToolOutput
 
-from .schema import build_parameters_schema
+from .tool_schema import build_parameters_schema
 
 
 class AgentTool(msgspec.Struct):

@@ -6,8 +6,8 @@ The SDK is imported by that process only (host.py and what begins with `host_`).
 from .limits import McpLimits
 from .messages import McpCallResult, McpImage, McpProgress, McpTool
 from .peers import Peer, PeerOwner, PeerStateChanged, PeerStatus
-from .port_files import PortFileWatcher
-from .service import ALL_AGENTS, McpCallError, McpServerManager
+from .port_file_watcher import PortFileWatcher
+from .server_manager import ALL_AGENTS, McpCallError, McpServerManager
 from .toolbox import ServerTool, Toolbox
 
 __all__ = [

@@ -13,7 +13,7 @@ import msgspec
 
 from crabtalk.storage import McpServerConfig
 
-from .declaration import compute_fingerprint, mask_secrets
+from .declarations import compute_fingerprint, mask_secrets
 from .messages import McpTool
 
 # Seconds before a peer that was lost is tried again: doubled each time, up to the longest.

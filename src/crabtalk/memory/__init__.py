@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import load_lazily
+from crabtalk.lazy_imports import load_lazily
 
 from .authors import (
     AGENT_AUTHOR,
@@ -27,15 +27,22 @@ from .errors import (
     NameTakenError,
     UnknownEntryError,
 )
-from .tokens import split_words, tokenize_text
+from .tokenizer import split_words, tokenize_text
 
 if TYPE_CHECKING:
-    from .files import verify_memory
-    from .journal import DropEntry, EntryChange, PutEntry
+    from .checksums import MemoryDamage, describe_damage
+    from .file_backend import verify_memory
+    from .journal_file import DropEntry, EntryChange, PutEntry
     from .memory import Memory, MemoryHit, MemoryStatistics
-    from .ops import AddEntry, MemoryOperation, RemoveEntry, RenameEntry, SetAliases, UpdateEntry
+    from .operations import (
+        AddEntry,
+        MemoryOperation,
+        RemoveEntry,
+        RenameEntry,
+        SetAliases,
+        UpdateEntry,
+    )
     from .persistence import BackendSizes, JournalPosition, PersistenceBackend, RemoteChanges
-    from .sums import MemoryDamage, describe_damage
     from .table import EntryTable
 
 __all__ = [
@@ -91,10 +98,10 @@ __all__ = [
 __getattr__ = load_lazily(
     __name__,
     {
-        "files": ("verify_memory",),
-        "journal": ("EntryChange", "DropEntry", "PutEntry"),
+        "file_backend": ("verify_memory",),
+        "journal_file": ("EntryChange", "DropEntry", "PutEntry"),
         "memory": ("MemoryHit", "Memory", "MemoryStatistics"),
-        "ops": (
+        "operations": (
             "AddEntry",
             "SetAliases",
             "MemoryOperation",
@@ -103,7 +110,7 @@ __getattr__ = load_lazily(
             "UpdateEntry",
         ),
         "persistence": ("PersistenceBackend", "RemoteChanges", "JournalPosition", "BackendSizes"),
-        "sums": ("MemoryDamage", "describe_damage"),
+        "checksums": ("MemoryDamage", "describe_damage"),
         "table": ("EntryTable",),
     },
 )

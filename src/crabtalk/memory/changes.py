@@ -16,8 +16,8 @@ from .entry import (
     quote_name,
 )
 from .errors import EntryKindError, MemoryLimitError, NameTakenError, UnknownEntryError
-from .journal import DropEntry, EntryChange, PutEntry
-from .ops import AddEntry, MemoryOperation, RemoveEntry, RenameEntry, SetAliases
+from .journal_file import DropEntry, EntryChange, PutEntry
+from .operations import AddEntry, MemoryOperation, RemoveEntry, RenameEntry, SetAliases
 from .table import EntryTable
 
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from . import crmem, files
+from . import crmem, file_backend
 from .authors import ALL_ENTRIES, MemoryView, get_label
 from .changes import plan_archive, plan_change, renumber_entries
+from .checksums import MemoryDamage, describe_damage
 from .entry import EntryKind, MemoryEntry
 from .errors import MemoryStoreError, MemoryUnavailableError
-from .files import FileMemoryBackend, TimeFunction
-from .journal import EntryChange, PutEntry
-from .ops import MemoryOperation
+from .file_backend import FileMemoryBackend, TimeFunction
+from .journal_file import EntryChange, PutEntry
+from .operations import MemoryOperation
 from .persistence import BackendSizes, PersistenceBackend, RemoteChanges
 from .recovery import MemoryRecovery
-from .sums import MemoryDamage, describe_damage
 from .table import EntryTable, tokenize_entry
-from .tokens import tokenize_text
+from .tokenizer import tokenize_text
 
 # How often a write is decided anew because others were faster. One of all always is, so it takes
 # very many of them to come to this.
@@ -99,7 +99,7 @@ class Memory:
     def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
         """As it is now, whoever writes it meanwhile. Nothing is written, and nothing can be."""
         path = Path(path)
-        found = files.recover_files(path)
+        found = file_backend.recover_files(path)
         sizes = BackendSizes(found.base.size)
         entries = found.entries.values()
         return cls(path, entries, found.next_id, None, sizes=sizes, found=found)
@@ -108,7 +108,7 @@ class Memory:
     def create(path: str | os.PathLike[str], data: bytes) -> None:
         """From the bytes of a CRMEM file, exactly. Raises NameTakenError where there is one."""
         crmem.decode_memory(data)
-        files.create_files(Path(path), data)
+        file_backend.create_files(Path(path), data)
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
@@ -217,16 +217,16 @@ class Memory:
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
         """Writes the entries as a book of markdown pages, in place of those of an earlier dump."""
-        from . import tree  # late: few ever write a book
+        from . import markdown_book  # late: few ever write a book
 
-        tree.write_book(self.entries(), Path(directory))
+        markdown_book.write_book(self.entries(), Path(directory))
 
     def load(self, directory: str | os.PathLike[str]) -> None:
         """The pages of such a book instead of all there is. When it raises, nothing has changed."""
         self._require_backend()
-        from . import tree
+        from . import markdown_book
 
-        self.replace(tree.read_book(Path(directory), int(self._now())))
+        self.replace(markdown_book.read_book(Path(directory), int(self._now())))
 
     def replace(self, entries: Iterable[MemoryEntry], view: MemoryView = ALL_ENTRIES) -> None:
         """These instead of all that the view includes, numbered anew. When it raises, nothing has

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from .entry import MemoryEntry
-from .journal import EntryChange
+from .journal_file import EntryChange
 from .table import EntryTable
 
 

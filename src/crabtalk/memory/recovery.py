@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from . import crmem, journal
+from . import crmem, journal_file
+from .checksums import MemoryDamage, check_snapshot
 from .entry import MemoryEntry
-from .journal import DropEntry, EntryChange, SnapshotReference
-from .snapshot import identify_snapshot
-from .sums import MemoryDamage, check_snapshot
+from .journal_file import DropEntry, EntryChange, SnapshotReference
+from .snapshot_file import identify_snapshot
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class MemoryRecovery:
 
 def recover_memory(snapshot: bytes, lines: bytes, sums: bytes = b"") -> MemoryRecovery:
     contents = crmem.salvage_memory(snapshot) if snapshot else crmem.CrmemContents()
-    found = journal.parse_journal(lines)
+    found = journal_file.parse_journal(lines)
     base = identify_snapshot(snapshot)
     changes, is_known = select_changes(found, base)
     faults = (
@@ -67,7 +67,7 @@ def recover_memory(snapshot: bytes, lines: bytes, sums: bytes = b"") -> MemoryRe
 
 
 def select_changes(
-    lines: journal.JournalLines, base: SnapshotReference
+    lines: journal_file.JournalLines, base: SnapshotReference
 ) -> tuple[list[EntryChange], bool]:
     """The changes that the snapshot does not hold yet, and whether the journal knows it.
 

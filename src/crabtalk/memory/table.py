@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from .authors import MemoryView, get_author, get_label
 from .bm25 import BM25Index
 from .entry import AUTHOR_MARK, EntryKind, MemoryEntry, strip_author_prefix
-from .tokens import tokenize_text
+from .tokenizer import tokenize_text
 
 
 class EntryTable:

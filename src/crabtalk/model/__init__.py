@@ -1,6 +1,5 @@
 """LLMs: neutral messages, one Provider protocol, and the only rooms that know a vendor's JSON."""
 
-from .assembler import ResponseAssembler
 from .discovery import (
     LOCAL_SETTINGS,
     SETUP_HELP,
@@ -10,7 +9,7 @@ from .discovery import (
     discover_providers,
 )
 from .errors import ApiError, ErrorKind
-from .http import HttpClient, Timeouts
+from .http_client import HttpClient, Timeouts
 from .messages import (
     Chunk,
     FinishReason,
@@ -26,8 +25,9 @@ from .messages import (
     Usage,
 )
 from .provider import HttpProvider, Provider, RetryPolicy
+from .provider_settings import ProviderSettings, ProviderSettingsError, read_provider_settings
 from .registry import RegisteredProvider, Registry, open_registry
-from .settings import ProviderSettings, ProviderSettingsError, read_provider_settings
+from .response_assembler import ResponseAssembler
 
 __all__ = [
     "LOCAL_SETTINGS",

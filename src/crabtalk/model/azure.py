@@ -6,7 +6,7 @@ model is a deployment in the path, and every request names the version of the AP
 
 from urllib.parse import quote
 
-from .http import HttpRequest
+from .http_client import HttpRequest
 from .messages import Request
 from .openai import OpenAiDialect
 

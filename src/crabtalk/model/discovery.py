@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .errors import ApiError
-from .http import HttpClient, HttpRequest, Timeouts
+from .http_client import HttpClient, HttpRequest, Timeouts
 from .messages import Value
-from .settings import ProviderSettings, normalise_base_url
+from .provider_settings import ProviderSettings, normalise_base_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ async def discover_providers(
     found = find_environment_providers(environ)
     found += await find_running_servers(environ, http, servers)
     if models_directory is not None:
-        from .install import is_installed
+        from .local.install import is_installed
 
         if is_installed(models_directory):
             found.append(DiscoveredProvider(LOCAL_SETTINGS, "the tiny offline model is installed"))

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from .assembler import ResponseAssembler
 from .errors import ApiError, ErrorKind
-from .http import HttpClient, HttpReply, HttpRequest, Timeouts
+from .http_client import HttpClient, HttpReply, HttpRequest, Timeouts
 from .messages import Chunk, ModelInfo, Request, Response, Value
 from .redaction import Redactor
+from .response_assembler import ResponseAssembler
 
 # The vendor asks to wait longer than this: better to say so than to sit and wait.
 MAX_RETRY_AFTER = 30.0

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .backends import build_provider
 from .discovery import (
     KNOWN_LOCAL_SERVERS,
     LOCAL_SETTINGS,
@@ -21,10 +20,11 @@ from .discovery import (
     discover_providers,
 )
 from .errors import TRANSIENT, ApiError, ErrorKind
-from .http import HttpClient
+from .http_client import HttpClient
 from .messages import Chunk, ModelInfo, Request, Response
 from .provider import HttpProvider, Provider
-from .settings import (
+from .provider_factory import build_provider
+from .provider_settings import (
     ProviderSettings,
     ProviderSettingsError,
     build_duplicate_model_error,

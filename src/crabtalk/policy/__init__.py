@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import load_lazily
+from crabtalk.lazy_imports import load_lazily
 
 from .defaults import MODE_DESCRIPTIONS, MODE_LABELS, Mode, ToolInScope, parse_mode
 from .file_access import FileAccess
-from .origins import Owners, TrustLevel, is_trusted
 from .policy import Decision, Policy, PolicyVerdict, find_caller_sandbox
 from .rules import PermissionRequest, Permissions, Rule, parse_rule
+from .sender_trust import Owners, TrustLevel, is_trusted
 
 if TYPE_CHECKING:
     from .approvals import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from crabtalk.invisible import is_invisible
+from crabtalk.invisible_characters import is_invisible
 from crabtalk.runtime import ApprovalRequest, AskOption, AskQuestion, ToolDispatch
 
 from .rules import PermissionRequest
@@ -135,7 +135,7 @@ def suggest_rules(request: PermissionRequest) -> tuple[str, ...]:
         case "shell":
             if request.arguments.get("env"):
                 return ()
-            from .shell_suggestions import suggest_shell_rules  # late, as all of the shell parser
+            from .shell.suggestions import suggest_shell_rules  # late, as all of the shell parser
 
             return tuple(
                 f"bash({rule})" for rule in suggest_shell_rules(request.access.target) or ()

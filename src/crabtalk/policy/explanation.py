@@ -19,9 +19,9 @@ from .defaults import (
     ToolInScope,
     decide_by_default,
 )
-from .origins import TrustLevel
 from .policy import Policy, list_stranger_folders
 from .rules import Permissions, Rule
+from .sender_trust import TrustLevel
 
 
 class ToolExplanation(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from crabtalk.storage import Agent, Pair
 
 from .defaults import STRANGER_DENIALS, Mode, decide_by_default, parse_mode
 from .file_access import FILES_FOLDER, SKILLS_FOLDER, FileAccess
-from .origins import Owners, TrustLevel
 from .rules import (
     PermissionRequest,
     Permissions,
@@ -27,6 +26,7 @@ from .rules import (
     find_matching_rule,
     parse_rule,
 )
+from .sender_trust import Owners, TrustLevel
 
 
 class Decision(IntEnum):
@@ -192,7 +192,9 @@ class Policy:
     def _judge_by_mode(self, request: PermissionRequest, mode: Mode) -> PolicyVerdict:
         decision, reason = decide_by_default(request.access.kind, mode)
         if request.access.kind == "shell" and decision != "allow":
-            from .harmless_commands import is_harmless_line  # late, as all of the shell parser
+            from .shell.harmless_commands import (
+                is_harmless_line,  # late, as all of the shell parser
+            )
 
             call = request.call
             is_free = not request.arguments.get("env")
@@ -239,8 +241,8 @@ def find_denied_command(request: PermissionRequest, agent: Agent) -> str | None:
     deny = agent.hooks.get("bash", {}).get("deny", ()) if request.access.kind == "shell" else ()
     if not deny:
         return None
-    from .shell_commands import UnreadableCommandError  # late: few agents deny commands
-    from .shell_rules import find_denied_entry
+    from .shell.commands import UnreadableCommandError  # late: few agents deny commands
+    from .shell.rules import find_denied_entry
 
     try:
         entry = find_denied_entry(request.access.target, deny)

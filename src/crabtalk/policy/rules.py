@@ -22,8 +22,8 @@ from crabtalk.storage import Agent, AgentError
 
 if TYPE_CHECKING:
     # Late at run time: a daemon that runs no commands does not load the shell parser.
-    from .shell_commands import SimpleCommand
-    from .shell_rules import ShellRule
+    from .shell.commands import SimpleCommand
+    from .shell.rules import ShellRule
 
 RULE_PATTERN = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 UNCLEAR_HOST = re.compile(r"[%\x00-\x1f\x7f]")
@@ -138,8 +138,8 @@ class PermissionRequest:
     @cached_property
     def commands(self) -> "tuple[SimpleCommand, ...] | None":
         """All simple commands of a command line; None where that cannot be told."""
-        from .shell_commands import UnreadableCommandError
-        from .shell_parser import parse_commands
+        from .shell.commands import UnreadableCommandError
+        from .shell.parser import parse_commands
 
         try:
             return parse_commands(self.access.target)
@@ -202,7 +202,7 @@ def find_covering_rules(
         return str(found)
     patterns = [rule.pattern for rule in rules if is_shell_rule(rule, request) and rule.pattern]
     if patterns and request.commands is not None:
-        from .shell_rules import are_safe_variables, covers_all_commands
+        from .shell.rules import are_safe_variables, covers_all_commands
 
         parsed = [parse_cached_shell_rule(pattern) for pattern in patterns]
         if are_safe_variables(request.variable_names) and covers_all_commands(
@@ -230,8 +230,8 @@ def matches_request(rule: Rule, request: PermissionRequest, directory: Path) -> 
 
 def is_shell_match(pattern: str, request: PermissionRequest) -> bool:
     """What cannot be read may be anything, so a rule that denies or asks is about it."""
-    from .shell_commands import UnreadableCommandError
-    from .shell_rules import matches_any_command
+    from .shell.commands import UnreadableCommandError
+    from .shell.rules import matches_any_command
 
     if request.commands is None:
         return True
@@ -303,6 +303,6 @@ def compile_glob(pattern: str) -> Callable[[str], re.Match[str] | None]:
 
 @cache
 def parse_cached_shell_rule(pattern: str) -> "ShellRule":
-    from .shell_rules import parse_shell_rule
+    from .shell.rules import parse_shell_rule
 
     return parse_shell_rule(pattern)

@@ -29,7 +29,7 @@ from .frames import (
     encode_frame,
     encode_reply,
 )
-from .parts import LARGE_FRAME, parse_request_in_slices
+from .request_parser import LARGE_FRAME, parse_request_in_slices
 from .routes import ROUTES, ReplyShape, Route
 from .sender_folders import get_sender_folder
 from .server import ReplyField, Server

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import load_lazily
+from crabtalk.lazy_imports import load_lazily
+from crabtalk.search import SearchScope, SessionHit, SessionIndex, WindowItem
 from crabtalk.storage import find_run_end
 
 from .clock import Clock
@@ -46,12 +47,11 @@ from .events import (
 )
 from .hook import Env, Hook, ToolAccess, ToolDispatch, ToolError, ToolOutput
 from .limits import RuntimeLimits, require_positive_integers
-from .request import escape_markup
+from .model_request import escape_markup
+from .replay_buffer import NumberedEvent
 from .run import ParentRun, Run
 from .run_tree import RunTree, TreeLimitError
 from .runtime import DEFAULT_SENDER, Runtime
-from .search import SearchScope, SessionHit, SessionIndex, WindowItem
-from .transcript import NumberedEvent
 
 if TYPE_CHECKING:
     from .stored_run import dropped_events, read_usage

@@ -7,7 +7,7 @@ from crabtalk.model import ApiError, ErrorKind, Provider
 from crabtalk.model.messages import Message, Request
 from crabtalk.storage import Agent
 
-from .request import tag_guest_message
+from .model_request import tag_guest_message
 
 TITLE_LENGTH = 60
 FIRST_SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")

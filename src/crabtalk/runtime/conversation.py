@@ -31,8 +31,8 @@ from crabtalk.storage import (
 
 from .clock import Clock
 from .compaction import make_title
-from .line import TurnLock
 from .run import Run
+from .turn_lock import TurnLock
 
 T = TypeVar("T")
 ArchiveCallback = Callable[[Pair, Archive], Awaitable[None]]

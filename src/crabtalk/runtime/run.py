@@ -12,11 +12,11 @@ import msgspec
 
 from crabtalk.storage import AcceptedMessage, Agent, Pair
 
+from .event_queue import EventQueue
 from .events import Done, Event, Started, StopReason, ToolProgress
 from .hook import Env
-from .outlet import EventQueue
+from .replay_buffer import NumberedEvent, ReplayBuffer
 from .run_tree import RunTree
-from .transcript import NumberedEvent, ReplayBuffer
 
 log = logging.getLogger(__name__)
 

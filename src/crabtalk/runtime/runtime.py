@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from crabtalk.model import ApiError, Provider
+from crabtalk.search import SessionIndex
 from crabtalk.storage import (
     AcceptedMessage,
     Agent,
@@ -30,12 +31,12 @@ from crabtalk.storage import (
     hash_content,
 )
 
-from .agents import AgentRegistry
-from .backend import SharedProvider
+from .agent_registry import AgentRegistry
 from .clock import Clock
 from .compaction import render_transcript, summarize_text
+from .compaction_run import SummaryWriter, run_compaction
 from .conversation import Conversation, ConversationClaim, clear_cancellation, run_to_completion
-from .conversations import ConversationCache
+from .conversation_cache import ConversationCache
 from .errors import (
     CompactionError,
     KeyConflictError,
@@ -46,13 +47,12 @@ from .errors import (
     unknown_conversation_error,
 )
 from .events import Compacted, Done, Event, Started, StopReason
-from .folding import SummaryWriter, run_compaction
 from .hook import Env
 from .limits import RuntimeLimits
+from .replay_buffer import NumberedEvent
 from .run import MessageLabel, ParentRun, PendingSteer, Run
-from .runs import RunRegistry
-from .search import SessionIndex
-from .transcript import NumberedEvent
+from .run_registry import RunRegistry
+from .shared_provider import SharedProvider
 from .turn import Turn
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from crabtalk.model import ApiError, ErrorKind, ResponseAssembler
 from crabtalk.model.messages import Message, Request, Response, Tool, Usage
 from crabtalk.storage import Agent, EventRecord, StorageError, StorageUnavailableError
 
-from .backend import SharedProvider
 from .clock import Clock
 from .conversation import Conversation, run_to_completion
 from .events import (
@@ -35,10 +34,11 @@ from .events import (
 )
 from .hook import Env
 from .limits import RuntimeLimits
-from .request import build_framing, build_messages, drop_tool_images, has_tool_images
+from .model_request import build_framing, build_messages, drop_tool_images, has_tool_images
 from .run import Run
 from .run_tree import TreeLimitError
-from .tools import ToolCallBatch
+from .shared_provider import SharedProvider
+from .tool_calls import ToolCallBatch
 
 log = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import load_lazily
+from crabtalk.lazy_imports import load_lazily
 
-from .acceptance import CUT_OFF, AcceptedMessage, find_run_end
+from .accepted_messages import CUT_OFF, AcceptedMessage, find_run_end
 from .agent import (
     MASK,
     Agent,
@@ -16,10 +16,10 @@ from .agent import (
     unmask_settings,
 )
 from .errors import FencedError, StorageError, StorageUnavailableError
-from .files import FileStorage
-from .following import LogChanges, RecordSlice, WindowRequest
-from .keys import ArchivedKeys, KeyUse, hash_content
-from .names import make_log_name
+from .file_storage import FileStorage
+from .log_names import make_log_name
+from .message_keys import ArchivedKeys, KeyUse, hash_content
+from .record_slices import LogChanges, RecordSlice, WindowRequest
 from .records import (
     Archive,
     ConversationMeta,
@@ -36,7 +36,7 @@ from .storage import ConversationVersion, OpenRuns, Storage, TurnClaim
 from .subscription import Subscription
 
 if TYPE_CHECKING:
-    from .memory import MemoryStorage
+    from .memory_storage import MemoryStorage
     from .verification import LogDamage, verify_log
 
 __all__ = [
@@ -84,5 +84,5 @@ __all__ = [
 
 # For those who embed the engine, and for a check of a whole home. No daemon needs them to run.
 __getattr__ = load_lazily(
-    __name__, {"memory": ("MemoryStorage",), "verification": ("LogDamage", "verify_log")}
+    __name__, {"memory_storage": ("MemoryStorage",), "verification": ("LogDamage", "verify_log")}
 )

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from . import log as logs
-from .acceptance import AcceptedKey, AcceptedMessage, list_pairs
+from . import log_file as logs
+from .accepted_messages import AcceptedKey, AcceptedMessage, list_pairs
 from .errors import StorageError
+from .log_writer import LogWriter
 from .records import Pair, replace_surrogates
-from .scribe import LogWriter
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ not at all; that reading sees all that was appended before; and that nothing els
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from .acceptance import AcceptedMessage
+from .accepted_messages import AcceptedMessage
 from .agent import Agent
 from .errors import StorageError
-from .following import LogChanges, RecordSlice, WindowRequest
+from .record_slices import LogChanges, RecordSlice, WindowRequest
 from .records import (
     Archive,
     ConversationMeta,

@@ -7,7 +7,7 @@ the comment above a header for the end of the table before, and removes or mispl
 from collections.abc import Mapping
 from typing import Any
 
-from .toml_pieces import Keys, TomlStatement, parse_statements
+from .toml_statements import Keys, TomlStatement, parse_statements
 from .toml_values import is_same_value, render_dotted_key, render_value, replace_value
 
 

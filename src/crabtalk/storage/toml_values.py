@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from .toml_pieces import TOKEN, Keys, text_before_value
+from .toml_statements import TOKEN, Keys, text_before_value
 
 UNSAFE = re.compile(r'[\x00-\x1f\x7f"\\]')
 UNSAFE_IN_LINES = re.compile(r'[\x00-\x08\x0b-\x1f\x7f\\]|"(?="")|"\Z')

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from crabtalk.model.messages import Value
 
 from .checksums import check_sum, is_link, is_sealed, read_link, read_prev
-from .log import open_log
+from .log_file import open_log
 from .records import decode_record
 
 Fault = Literal["changed", "unreadable", "cut", "moved", "foreign", "repeated", "missing"]

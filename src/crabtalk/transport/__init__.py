@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from crabtalk.late import load_lazily
+from crabtalk.lazy_imports import load_lazily
 
 if TYPE_CHECKING:
+    from .atomic_files import remove_stale_temporary_files, replace_file
     from .endpoint import Endpoint
-    from .files import remove_stale_temporary_files, replace_file
+    from .framed_connection import FramedConnection
     from .limits import TransportLimits
-    from .link import FramedConnection
     from .listener import Listener, ListenerStatistics, ListenOptions
     from .run_files import RunFiles, default_home
     from .tcp import DEFAULT_PORT, TcpAddress, listen_tcp, load_server_tls
@@ -38,9 +38,9 @@ __getattr__ = load_lazily(
     __name__,
     {
         "endpoint": ("Endpoint",),
-        "files": ("remove_stale_temporary_files", "replace_file"),
+        "atomic_files": ("remove_stale_temporary_files", "replace_file"),
         "limits": ("TransportLimits",),
-        "link": ("FramedConnection",),
+        "framed_connection": ("FramedConnection",),
         "listener": ("ListenOptions", "Listener", "ListenerStatistics"),
         "run_files": ("RunFiles", "default_home"),
         "tcp": ("DEFAULT_PORT", "TcpAddress", "listen_tcp", "load_server_tls"),

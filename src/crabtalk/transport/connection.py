@@ -40,8 +40,8 @@ from crabtalk.protocol import (
     wire,
 )
 
-from .link import FramedConnection
-from .side_requests import ConcurrentRequest, ConcurrentRequests, get_conversation_key
+from .concurrent_requests import ConcurrentRequest, ConcurrentRequests, get_conversation_key
+from .framed_connection import FramedConnection
 
 if TYPE_CHECKING:
     from .listener import Listener, ListenOptions

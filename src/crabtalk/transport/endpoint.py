@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from .link import FramedConnection
+from .framed_connection import FramedConnection
 from .tcp import TcpAddress
 from .unix import connect_unix
 

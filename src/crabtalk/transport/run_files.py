@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .files import replace_file
+from .atomic_files import replace_file
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint

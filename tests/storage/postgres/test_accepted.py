@@ -9,7 +9,7 @@ import pytest
 from crabtalk.model.messages import Message
 from crabtalk.storage import AcceptedMessage, ConversationMeta, FencedError, MessageRecord, Pair
 from crabtalk.storage.postgres import PostgresStorage
-from tests.storage.postgres.test_claims import (
+from tests.storage.postgres.test_turn_claims import (
     PAIR,
     QUICK,
     TurnRequester,

@@ -11,8 +11,8 @@ import pytest
 from crabtalk.storage import StorageError, StorageUnavailableError
 from crabtalk.storage.postgres import database as module
 from crabtalk.storage.postgres.database import PostgresDatabase, strip_credentials
+from tests.loop_latency import measure_loop_latency
 from tests.postgres import Mode, PostgresServer, execute_sql
-from tests.stalls import measure_loop_latency
 
 PATIENCE = 20
 MODES: tuple[Mode, ...] = ("fast", "immediate")

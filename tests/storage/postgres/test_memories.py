@@ -35,18 +35,18 @@ from crabtalk.memory import (
 )
 from crabtalk.memory.crmem import decode_memory, encode_memory
 from crabtalk.storage.errors import StorageUnavailableError
-from crabtalk.storage.postgres import memory_entries, memory_journal
+from crabtalk.storage.postgres import memory_backend, memory_entries
 from crabtalk.storage.postgres.database import PostgresDatabase
-from crabtalk.storage.postgres.memories import (
+from crabtalk.storage.postgres.memory_backend import PostgresMemoryBackend
+from crabtalk.storage.postgres.memory_store import (
     NAMES_OF,
     RENAME_MANY,
     RENAME_ONE,
     PostgresMemoryStore,
 )
-from crabtalk.storage.postgres.memory_journal import PostgresMemoryBackend
-from tests.memory.samples import ENTRIES, read_fixed_time
-from tests.memory.stores import PostgresStoreDriver, create_tables, open_postgres_stores
-from tests.memory.test_machine import OPS, MemoryModel
+from tests.memory.memory_samples import ENTRIES, read_fixed_time
+from tests.memory.store_drivers import PostgresStoreDriver, create_tables, open_postgres_stores
+from tests.memory.test_state_machine import OPS, MemoryModel
 from tests.postgres import PostgresServer
 
 
@@ -269,11 +269,11 @@ async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for statement in ("FIRST_PUT", "NEXT_PUT", "NEXT_DROP"):
-        text = getattr(memory_journal, statement)
-        pruned = text.replace(f"% {memory_journal.PRUNED_EVERY} = 0", "% 2 = 0")
-        pruned = pruned.replace(f"l.seq - {memory_journal.MAX_JOURNAL_ROWS}", "l.seq - 4")
+        text = getattr(memory_backend, statement)
+        pruned = text.replace(f"% {memory_backend.PRUNED_EVERY} = 0", "% 2 = 0")
+        pruned = pruned.replace(f"l.seq - {memory_backend.MAX_JOURNAL_ROWS}", "l.seq - 4")
         assert pruned.count("% 2 = 0") == pruned.count("l.seq - 4") == 1
-        monkeypatch.setattr(memory_journal, statement, pruned)
+        monkeypatch.setattr(memory_backend, statement, pruned)
     async with open_daemons(postgres_url, 3) as (here, there, far):
         mine, theirs, behind = [await each.open("crab") for each in (here, there, far)]
         for number in range(20):
@@ -542,10 +542,10 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
         await database.change("ANALYZE")
         entry = [7, 1, 0, b"name", b"text", [b"alias"]]
         statements: list[tuple[str, list[object]]] = [
-            (memory_journal.SINCE, ["n5", 5, 18]),
+            (memory_backend.SINCE, ["n5", 5, 18]),
             (memory_entries.SELECT_ALL, ["n5"]),
-            (memory_journal.NEXT_PUT, ["n5", 8, *entry, 5, 20]),
-            (memory_journal.NEXT_DROP, ["n5", 0, 7, 5, 21]),
+            (memory_backend.NEXT_PUT, ["n5", 8, *entry, 5, 20]),
+            (memory_backend.NEXT_DROP, ["n5", 0, 7, 5, 21]),
             (RENAME_ONE, ["n5", "m"]),
             (RENAME_MANY, ["n5", "m"]),
             (NAMES_OF, ["m"]),
@@ -562,9 +562,9 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
 async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgres_url: str) -> None:
     """Connections keep their plans: what is cheap for one entry must be for thousands."""
     statements = {
-        memory_journal.SINCE: "'crab', 1, {seq}",
-        memory_journal.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
-        memory_journal.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
+        memory_backend.SINCE: "'crab', 1, {seq}",
+        memory_backend.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
+        memory_backend.NEXT_DROP: "'crab', 0, 7, 1, {seq}",
     }
     async with (
         open_daemons(postgres_url, 1) as (memories,),

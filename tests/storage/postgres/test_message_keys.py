@@ -7,12 +7,12 @@ import pytest
 
 from crabtalk.storage import StorageError
 from crabtalk.storage.postgres import PostgresStorage, queries
-from crabtalk.storage.postgres.pair import make_pair_key
+from crabtalk.storage.postgres.column_encoding import make_pair_key
 from tests.postgres import execute_sql
 from tests.storage.postgres.test_accepted import expire_daemon
-from tests.storage.postgres.test_claims import expire_lease, open_storages
-from tests.storage.samples import PAIR, make_opening
-from tests.storage.test_find_run import make_accepted, make_turn, read_user_messages
+from tests.storage.postgres.test_turn_claims import expire_lease, open_storages
+from tests.storage.sample_records import PAIR, make_opening
+from tests.storage.test_run_lookup import make_accepted, make_turn, read_user_messages
 
 MANY = 20_000
 FILL = f"""

@@ -15,9 +15,16 @@ import pytest
 
 from crabtalk.model.messages import Message
 from crabtalk.storage import ConversationMeta, EventRecord, MessageRecord, Pair, StorageError
-from crabtalk.storage.following import WindowRequest
-from crabtalk.storage.postgres import PostgresStorage, claims, mail, members, queries, schema
+from crabtalk.storage.postgres import (
+    PostgresStorage,
+    mailbox,
+    membership,
+    queries,
+    schema,
+    turn_claims,
+)
 from crabtalk.storage.postgres.database import PostgresDatabase
+from crabtalk.storage.record_slices import WindowRequest
 from tests.postgres import execute_sql, with_parameters
 
 MANY = 20_000
@@ -253,7 +260,7 @@ async def test_no_statement_reads_more_for_there_being_more_conversations(
             f"LISTING_{number}": queries.build_listing_query(*wanted)[0]
             for number, wanted in enumerate((("a", ""), ("", "s"), ("a", "s")))
         }
-        for module in (queries, claims, members, mail):
+        for module in (queries, turn_claims, membership, mailbox):
             for name, statement in [*list_statements(module), *listings.items()]:
                 text = await explain_statement(connection, name, statement)
                 await connection.execute(f"DEALLOCATE of_{name}")

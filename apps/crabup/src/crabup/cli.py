@@ -2,15 +2,15 @@
 
 import click
 
-from crabtalk.component.command import CommandGroup
+from crabtalk.service.command_line import CommandGroup
 
 from . import __version__
-from .complaints import explain_error
-from .packages import pkg
+from .errors import explain_error
+from .package_commands import pkg
+from .program_commands import list_, pull, rm, update
 from .programs import PROGRAMS_BY_NAME
 from .ps import ps
-from .pulling import list_, pull, rm, update
-from .services import VERBS, build_service_group
+from .service_commands import VERBS, build_service_group
 
 EXAMPLES = """\b
 Services:

@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component.command import print_to_stderr
+from crabtalk.service.command_line import print_to_stderr
 
-from .complaints import CrabupError
+from .errors import CrabupError
 
 VARIABLE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 

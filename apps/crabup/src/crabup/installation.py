@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 
 from crabtalk.transport import replace_file
 
-from .complaints import CrabupError
+from .errors import CrabupError
+from .install_plan import InstallPlan
 from .installers import WantedDistribution, choose_installer, list_installed
-from .plan import InstallPlan
 from .receipt import Receipt, hash_data, iterate_receipts, make_receipt_path, read_receipt
 from .repositories import make_slug
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from .complaints import CrabupError
+from .errors import CrabupError
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from .complaints import CrabupError
+from .errors import CrabupError
 from .programs import make_log_path
 
 # Between two looks at a file; a person reads no faster.

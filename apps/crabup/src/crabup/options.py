@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from crabtalk.component.command import HomeDirectory
+from crabtalk.service.command_line import HomeDirectory
 
 home_option = click.option(
     "--home",

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .complaints import CrabupError
+from .errors import CrabupError
 
 # As PEP 508 spells a distribution: nothing that an installer would take for an option or a place.
 DISTRIBUTION_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -28,7 +28,7 @@ class CrabtalkProgram:
 PROGRAMS = (
     CrabtalkProgram("daemon", "crabtalk", "crabtalkd", "The agent daemon"),
     CrabtalkProgram(
-        "tui", "crabtalk-tui", "crabtalk", "The command line, for people", is_service=False
+        "tui", "crabtalk", "crabtalk", "The command line, for people", is_service=False
     ),
     CrabtalkProgram("search", "crabtalk-search", "crabtalk-search", "Web search for agents"),
     CrabtalkProgram("cron", "crabtalk-cron", "crabtalk-cron", "Sets agents off by the clock"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crabtalk.component.command import (
+from crabtalk.service.command_line import (
     format_table,
     json_option,
     print_json,
@@ -14,11 +14,11 @@ from crabtalk.component.command import (
     print_to_stderr,
 )
 
-from .complaints import CrabupError
+from .errors import CrabupError
 from .options import home_option, resolve_home
 
 if TYPE_CHECKING:
-    from crabtalk.component import ServiceManager
+    from crabtalk.service import ServiceManager
 
 TABLE_HEAD = ("NAME", "PORT", "STATUS", "PID", "MANAGED-BY")
 
@@ -61,10 +61,10 @@ def ps(given_home: Path | None, in_json: bool) -> None:
 
 
 def list_services(home: Path) -> list[ServiceRow]:
-    from crabtalk.component import ComponentError, list_port_files
+    from crabtalk.service import ComponentError, list_port_files
 
-    from .keeping import find_platform_manager, list_managed_names
-    from .probing import DAEMON_NAME
+    from .managed_services import find_platform_manager, list_managed_names
+    from .probes import DAEMON_NAME
 
     manager = find_platform_manager()
     names = list_managed_names(home, manager) | {file.name for file in list_port_files(home)}
@@ -81,9 +81,9 @@ def list_services(home: Path) -> list[ServiceRow]:
 
 def inspect_service(name: str, home: Path, manager: "ServiceManager | None") -> ServiceRow | None:
     """None when nobody ever heard of it."""
-    from .keeping import SUPERVISED, iterate_managers
-    from .probing import DAEMON_NAME, probe_service
-    from .supervised import SupervisorManager
+    from .managed_services import SUPERVISED, iterate_managers
+    from .probes import DAEMON_NAME, probe_service
+    from .supervisor_manager import SupervisorManager
 
     answer = probe_service(name, home)
     statuses = [(each.managed_by, each.status()) for each in iterate_managers(name, home, manager)]

@@ -13,7 +13,7 @@ from typing import Any
 
 from crabtalk.transport import replace_file
 
-from .complaints import CrabupError
+from .errors import CrabupError
 
 RECEIPT_SUFFIX = ".receipt.json"
 ALLOWED_ROOTS = ("agents", "skills", "packages", ".cache")

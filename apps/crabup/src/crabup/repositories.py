@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .complaints import CrabupError
+from .errors import CrabupError
 
 # A clone is one commit deep; what takes longer is stuck.
 CLONE_TIMEOUT = 300

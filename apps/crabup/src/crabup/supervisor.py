@@ -18,10 +18,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from crabtalk.component import Unit, UnitError
+from crabtalk.service import Unit, UnitError
 
 from .processes import TrackedProcess
-from .supervised import ALREADY_SUPERVISED, GRACE, SupervisorManager, SupervisorRecord, parse_unit
+from .supervisor_manager import (
+    ALREADY_SUPERVISED,
+    GRACE,
+    SupervisorManager,
+    SupervisorRecord,
+    parse_unit,
+)
 
 # How long after it ended a service is started again: doubled each time, until it has lasted.
 FIRST_PAUSE = 0.5

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from crabtalk.component.command import (
+from crabtalk.service.command_line import (
     CommandGroup,
     format_table,
     home_option,
@@ -24,7 +24,7 @@ from crabtalk.component.command import (
 from . import __version__
 
 if TYPE_CHECKING:
-    from .reading import CronsFile, FileRemark
+    from .crons_file import CronsFile, FileRemark
 
 PROGRAM_NAME = "crabtalk-cron"
 EXAMPLES = """\b
@@ -37,7 +37,7 @@ Examples:
 
 class CronCommandGroup(CommandGroup):
     def explain_error(self, error: Exception) -> str | None:
-        from crabtalk.component import ComponentError
+        from crabtalk.service import ComponentError
 
         return str(error) if isinstance(error, ComponentError | OSError) else None
 
@@ -66,7 +66,7 @@ def run(home: Path, verbose: bool) -> None:
     Example:
       crabtalk-cron run
     """
-    from crabtalk.component import ComponentPaths, start_log
+    from crabtalk.service import ComponentPaths, start_log
     from crabtalk.transport import remove_stale_temporary_files
 
     place = ComponentPaths(home, "cron")
@@ -177,7 +177,7 @@ def crons_path(home: Path) -> Path:
 
 
 def read_crons_file(home: Path) -> "CronsFile":
-    from .watcher import CronsFileWatcher
+    from .file_watcher import CronsFileWatcher
 
     return CronsFileWatcher(crons_path(home)).read_file()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .expression import CronExpression, ExpressionError
 from .schedule import CronSchedule, QuietHours
-from .zones import find_zone
+from .time_zones import find_zone
 
 DEFAULT_SENDER = "cron"
 OWNER = "user"

@@ -4,7 +4,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from crabtalk.component.command import to_one_line
+from crabtalk.service.command_line import to_one_line
 
 from .clock import CronClock
 from .entry import CronEntry

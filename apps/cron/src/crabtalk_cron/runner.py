@@ -13,11 +13,11 @@ from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyErro
 from crabtalk.protocol import FrameError
 
 from .clock import CronClock
+from .crons_file import DEFAULT_AT_ONCE, CronsFile
 from .entry import CronEntry
-from .firing import run_turn
-from .reading import DEFAULT_AT_ONCE, CronsFile
+from .entry_turn import run_turn
+from .file_watcher import POLL_INTERVAL, CronsFileWatcher
 from .timetable import DueEntry, Timetable
-from .watcher import POLL_INTERVAL, CronsFileWatcher
 
 # Seconds. A machine that slept through a time, or finds no daemon, is too late after so long.
 TOO_LATE = 60.0

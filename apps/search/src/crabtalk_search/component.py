@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crabtalk.component import ComponentPaths, McpService
+from crabtalk.service import ComponentPaths, McpService
 from crabtalk.transport import default_home
 
 from .config import SearchConfig, load_config, warn_of_unknown_keys

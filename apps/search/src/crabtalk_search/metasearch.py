@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from .cache import ExpiringCache
 from .config import SearchConfig
+from .engine_client import EngineClient
+from .engine_hit import EngineHit
 from .engines import (
     BingEngine,
     BraveApiEngine,
@@ -20,9 +22,7 @@ from .engines import (
     WikipediaEngine,
 )
 from .errors import EngineError, SearchError
-from .hit import EngineHit
 from .ranking import SearchResult, rank_hits
-from .web import EngineClient
 
 # No engine reads further.
 MAX_QUERY_LENGTH = 2000

@@ -10,7 +10,7 @@ import sys
 from html_to_markdown import ConversionOptions, convert
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from .content import decode_text
+from .text_decoding import decode_text
 
 CPU_SECONDS = 10
 MAX_MEMORY = 1024 * 1024 * 1024

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .hit import EngineHit
+from .engine_hit import EngineHit
 
 ENGINE_BONUS = 0.5
 TRACKING_PATTERN = re.compile(r"utm_[^=]*|fbclid|gclid|ref")

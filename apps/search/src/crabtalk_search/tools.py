@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 
 from .config import SearchConfig
+from .engine_client import EngineClient
 from .errors import FetchError, SearchError
-from .fetch import FetchedPage, PageFetcher
+from .fetcher import FetchedPage, PageFetcher
 from .metasearch import Metasearch, SearchAnswer
-from .web import EngineClient
 
 
 class SearchTools:

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crabtalk.component.gateway.cli import GatewayProgram, build_gateway_cli
+from crabtalk.gateway.cli import GatewayProgram, build_gateway_cli
 
 from . import __version__
 
 if TYPE_CHECKING:
-    from crabtalk.component.gateway import ChatService, GatewaySettings
+    from crabtalk.gateway import ChatService, GatewaySettings
 
 SERVICE_NAME = "telegram"
 # The settings of its own, with what holds where the file does not say.
@@ -19,14 +19,14 @@ EXTRA_SETTINGS = {"webhook_url": "", "webhook_listen": "127.0.0.1:8443"}
 
 @asynccontextmanager
 async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
-    from .opening import open_telegram
+    from .bot_setup import open_telegram
 
     async with open_telegram(settings) as service:
         yield service
 
 
 async def fetch_identity(settings: "GatewaySettings") -> str:
-    from .opening import fetch_identity
+    from .bot_setup import fetch_identity
 
     return await fetch_identity(settings)
 

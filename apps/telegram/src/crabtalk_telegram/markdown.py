@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .inline import BOLD, CODE, ITALIC, LINK, STRIKE, Inline, InlineSpan, parse_inline
+from .inline_markdown import BOLD, CODE, ITALIC, LINK, STRIKE, Inline, InlineSpan, parse_inline
 
 # Telegram's, each of which means itself behind a backslash only.
 RESERVED_PATTERN = re.compile(r"([_*\[\]()~`>#+\-=|{}.!\\])")

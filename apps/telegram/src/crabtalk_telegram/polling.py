@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import telegram
 from telegram.error import TelegramError
 
-from crabtalk.component.gateway import Backoff, RejectedError, RetryLaterError
+from crabtalk.gateway import Backoff, RejectedError, RetryLaterError
 
-from .line import UpdatesRequest
-from .refusals import TOKEN_REFUSED, is_token_error, to_service_error
+from .bot_requests import UpdatesRequest
+from .error_mapping import TOKEN_REFUSED, is_token_error, to_service_error
 
 UPDATE_KINDS = ("message", "callback_query")
 # Seconds that Telegram may take to say that there is nothing, and that it has beyond that.

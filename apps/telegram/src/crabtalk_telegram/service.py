@@ -13,7 +13,7 @@ import telegram
 from telegram.constants import ChatAction, ParseMode
 from telegram.error import TelegramError
 
-from crabtalk.component.gateway import (
+from crabtalk.gateway import (
     Attachment,
     Button,
     Chat,
@@ -26,12 +26,8 @@ from crabtalk.component.gateway import (
     Update,
 )
 
-from .line import BotApiError
-from .markdown import has_table, render_markdown_v2, render_plain
-from .pace import RateLimiter
-from .polling import get_update_number, retry_until_done
-from .reading import TOPIC_SEPARATOR, parse_update
-from .refusals import (
+from .bot_requests import BotApiError
+from .error_mapping import (
     RETRY_SECONDS,
     UNCHANGED_PHRASE,
     UNPARSED_PHRASE,
@@ -39,6 +35,10 @@ from .refusals import (
     to_service_error,
     translate_errors,
 )
+from .markdown import has_table, render_markdown_v2, render_plain
+from .polling import get_update_number, retry_until_done
+from .rate_limiter import RateLimiter
+from .update_parser import TOPIC_SEPARATOR, parse_update
 
 MAX_TEXT = 4096
 MAX_CAPTION = 1024

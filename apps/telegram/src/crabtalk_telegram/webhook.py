@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import telegram
 
-from crabtalk.component.gateway import GatewayError
+from crabtalk.gateway import GatewayError
 
 from .polling import UPDATE_KINDS, get_update_number, is_numbered, retry_until_done
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from crabtalk.component.command import print_output
+from crabtalk.service.command_line import print_output
 
 from .qr_code import render_qr_code
 
@@ -21,7 +21,7 @@ LOOPBACK_HINT = (
 
 def load_settings(home: Path) -> "tuple[GatewayConfig, RelayCredentials]":
     from .gateway import WebGatewayError, load_config, load_credentials
-    from .gateway.store import WebFolder
+    from .gateway.web_folder import WebFolder
 
     store = WebFolder(home)
     credentials = load_credentials(store.credentials_file)

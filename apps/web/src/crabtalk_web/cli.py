@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from crabtalk.component.command import (
+from crabtalk.service.command_line import (
     CommandGroup,
     format_table,
     home_option,
@@ -19,14 +19,14 @@ from crabtalk.component.command import (
 
 from . import __version__
 from .account import load_settings, pair_machine, request_relay
-from .relay_commands import accounts, invites
-from .running import (
+from .foreground import (
     build_relay_config,
     run_in_foreground,
     run_relay,
     run_relay_and_gateway,
     run_until_stopped,
 )
+from .relay_commands import accounts, invites
 
 NAME = "crabtalk-web"
 # What our page calls itself, which numbers its messages.
@@ -41,7 +41,7 @@ Examples:
 
 class WebCommandGroup(CommandGroup):
     def explain_error(self, error: Exception) -> str | None:
-        from crabtalk.component import ComponentError
+        from crabtalk.service import ComponentError
 
         from .gateway.errors import (
             DAEMON_AWAY_ERRORS,
@@ -111,7 +111,7 @@ def pair(url: str, home: Path) -> None:
       crabtalk-web pair https://relay.example.org
     """
     from .gateway import WebGatewayError
-    from .gateway.store import WebFolder
+    from .gateway.web_folder import WebFolder
 
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
         raise WebGatewayError("a relay elsewhere is reached by https:// alone; correct the address")
@@ -164,7 +164,7 @@ def relay(
       crabtalk-web relay accounts list
     """
     from .gateway import load_config
-    from .gateway.store import WebFolder
+    from .gateway.web_folder import WebFolder
 
     if context.invoked_subcommand is not None:
         return
@@ -198,8 +198,8 @@ def tap(agent: str, sender: str, home: Path) -> None:
 async def print_envelopes(home: Path, agent: str, sender: str) -> None:
     from contextlib import aclosing
 
+    from .envelope_feed import follow_envelopes as envelopes
     from .stream import encode_envelope
-    from .tap import follow_envelopes as envelopes
 
     async with aclosing(envelopes(home, agent, sender)) as found:
         async for envelope in found:
@@ -289,8 +289,8 @@ def status(home: Path, in_json: bool) -> None:
       crabtalk-web status
     """
     from .gateway import load_credentials
-    from .gateway.store import WebFolder
-    from .standing import read_status
+    from .gateway.web_folder import WebFolder
+    from .status import read_status
 
     found = read_status(WebFolder(home), load_credentials(WebFolder(home).credentials_file))
     if in_json:

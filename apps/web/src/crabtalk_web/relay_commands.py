@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from crabtalk.component.command import (
+from crabtalk.service.command_line import (
     format_table,
     home_option,
     json_option,
@@ -33,7 +33,7 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
 
 def find_relay_folder(home: Path, data: Path | None) -> Path:
     """`crabtalk-web relay --home DIR accounts list` counts as well as --home at the end."""
-    from .gateway.store import WebFolder
+    from .gateway.web_folder import WebFolder
 
     context = click.get_current_context()
     while context.parent is not None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.web.tests.adapter.session import SESSION, AdapterSession
-from apps.web.tests.adapter.world import TURNS, RunPlan, RunSimulation
+from apps.web.tests.adapter.adapter_session import SESSION, AdapterSession
+from apps.web.tests.adapter.run_simulation import TURNS, RunPlan, RunSimulation
 from crabtalk_web.adapter import EnvelopeAdapter, ReceivedEvent
-from crabtalk_web.adapter.happenings import EndReason, RunBegan, RunEnded, RunSteered, TextPiece
+from crabtalk_web.adapter.run_events import EndReason, RunBegan, RunEnded, RunSteered, TextPiece
 from crabtalk_web.stream import (
     Envelope,
     ServiceEvent,

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import UNSET
 
-from apps.web.tests.adapter.session import (
+from apps.web.tests.adapter.adapter_session import (
     DONE,
     KILLED,
     SESSION,
@@ -18,8 +18,8 @@ from apps.web.tests.adapter.session import (
     summarize_envelopes,
 )
 from crabtalk_web.adapter import EnvelopeAdapter, ReceivedEvent
-from crabtalk_web.adapter.adapter import CONNECTION_LOST_TEXT, END_UNSEEN_TEXT
-from crabtalk_web.adapter.happenings import (
+from crabtalk_web.adapter.envelope_adapter import CONNECTION_LOST_TEXT, END_UNSEEN_TEXT
+from crabtalk_web.adapter.run_events import (
     AgentQuestion,
     AnswerOption,
     ConversationCompacted,

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from apps.web.tests.adapter.session import SESSION, AdapterSession
+from apps.web.tests.adapter.adapter_session import SESSION, AdapterSession
 from crabtalk.client import Client
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import (
@@ -18,7 +18,7 @@ from crabtalk_web.adapter import (
     parse_feed_event,
 )
 from crabtalk_web.stream import TurnEnd
-from tests.daemon.served import (
+from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     collect_events,
     follow_feed,

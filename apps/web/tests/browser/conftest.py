@@ -6,11 +6,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from apps.web.stage import DevServer, create_long_session, have_conversations, run_dev_server
-from apps.web.tests.gateway.phone import DeviceClient, open_device
-from apps.web.tests.gateway.world import pair_with_device
+from apps.web.dev_server import DevServer, create_long_session, have_conversations, run_dev_server
+from apps.web.tests.gateway.device_client import DeviceClient, open_device
+from apps.web.tests.gateway.web_gateway_world import pair_with_device
 
-from .scene import NAMES, SharedPage, set_up_page
+from .page_setup import NAMES, SharedPage, set_up_page
 
 EVENTS = 1400
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import PAGE
-from apps.web.tests.gateway.asking_daemon import ApprovalWorld, make_approval, open_approval_world
+from apps.web.dev_server import PAGE
+from apps.web.tests.gateway.approval_daemon import ApprovalWorld, make_approval, open_approval_world
 from crabtalk.protocol import wire
 from crabtalk_web.sealing import to_backup_text
 
-from .visitor import BrowserUser, open_browser_user
+from .browser_user import BrowserUser, open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

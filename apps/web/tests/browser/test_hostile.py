@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Route, expect
 
-from apps.web.tests.gateway.phone import DeviceClient, DeviceSession, list_texts
+from apps.web.tests.gateway.device_client import DeviceClient, DeviceSession, list_texts
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 from crabtalk_web.stream import derive_id, new_id
 
-from .scene import OWL, SharedPage
-from .visitor import read_script
+from .browser_user import read_script
+from .page_setup import OWL, SharedPage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from apps.web.stage import run_dev_server
-from tests.daemon.served import script_tool_calls
+from apps.web.dev_server import run_dev_server
+from tests.daemon.in_process_daemon import script_tool_calls
 
-from .scene import build_agents
+from .browser_user import open_browser_user, read_script
+from .page_setup import build_agents
 from .test_turns import QUESTIONS
-from .visitor import open_browser_user, read_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

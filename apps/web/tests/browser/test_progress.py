@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from apps.web.stage import LONG_AGENT, draw_picture
-from apps.web.tests.gateway.phone import DeviceClient, DeviceSession
-from crabtalk_web.gateway.files import describe_image
+from apps.web.dev_server import LONG_AGENT, draw_picture
+from apps.web.tests.gateway.device_client import DeviceClient, DeviceSession
+from crabtalk_web.gateway.file_transfer import describe_image
 
-from .scene import SharedPage
+from .page_setup import SharedPage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

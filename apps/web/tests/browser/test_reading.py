@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import LONG_AGENT
+from apps.web.dev_server import LONG_AGENT
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 from crabtalk_web.stream import derive_id
 
-from .scene import OWL, SharedPage, set_up_page
+from .page_setup import OWL, SharedPage, set_up_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import LONG_AGENT, DevServer, run_dev_server
-from apps.web.tests.gateway.phone import DeviceClient
+from apps.web.dev_server import LONG_AGENT, DevServer, run_dev_server
+from apps.web.tests.gateway.device_client import DeviceClient
 from crabtalk_web.sealing import to_backup_text
 
-from .scene import PageSetup, build_agents, set_up_page
-from .visitor import BrowserUser, open_browser_user
+from .browser_user import BrowserUser, open_browser_user
+from .page_setup import PageSetup, build_agents, set_up_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

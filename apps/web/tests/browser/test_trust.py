@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from apps.web.stage import run_dev_server
+from apps.web.dev_server import run_dev_server
 
-from .scene import SharedPage, build_agents
-from .visitor import open_browser_user
+from .browser_user import open_browser_user
+from .page_setup import SharedPage, build_agents
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from apps.web.stage import draw_picture
-from apps.web.tests.gateway.phone import list_texts, list_turn_statuses
-from tests.daemon.served import script_tool_calls
+from apps.web.dev_server import draw_picture
+from apps.web.tests.gateway.device_client import list_texts, list_turn_statuses
+from tests.daemon.in_process_daemon import script_tool_calls
 
-from .scene import SharedPage, set_up_page
+from .page_setup import SharedPage, set_up_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.gateway.asking_daemon import (
+from apps.web.tests.gateway.approval_daemon import (
     ApprovalWorld,
     WebApprovalDaemon,
     make_approval,
     open_approval_world,
 )
-from apps.web.tests.gateway.phone import DeviceSession, check_order, list_turn_statuses
+from apps.web.tests.gateway.device_client import DeviceSession, check_order, list_turn_statuses
 from crabtalk.protocol import wire
 from crabtalk_web.stream import ServiceEvent, ToolCallEnd, ToolCallStart
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import check_order
-from apps.web.tests.gateway.test_questions import wait_for_question
-from apps.web.tests.gateway.world import open_world
+from apps.web.tests.gateway.device_client import check_order
+from apps.web.tests.gateway.test_question_tracker import wait_for_question
+from apps.web.tests.gateway.web_gateway_world import open_world
 from crabtalk_web.stream import ToolCallEnd, ToolCallStart
-from tests.daemon.served import script_tool_calls
+from tests.daemon.in_process_daemon import script_tool_calls
 
 COMMAND = "touch __init__.py '*line*'\n# comment\n\n    echo done"
 AGENTS = {"crab": 'prompt = "You are crab."\napprove = ["bash", "remember"]\n'}

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image as Pictures
 
-from apps.web.tests.gateway.phone import list_event_tags, list_texts, open_device
-from apps.web.tests.gateway.processes import build_gateway_process, build_relay_process
-from apps.web.tests.gateway.sending import WebSendFileHook
-from apps.web.tests.gateway.world import pair_with_device
+from apps.web.tests.gateway.device_client import list_event_tags, list_texts, open_device
+from apps.web.tests.gateway.killable_process import build_gateway_process, build_relay_process
+from apps.web.tests.gateway.send_file_tool import WebSendFileHook
+from apps.web.tests.gateway.web_gateway_world import pair_with_device
 from crabtalk_web.gateway import WebFolder
-from tests.daemon.served import run_daemon
+from tests.daemon.in_process_daemon import run_daemon
 
 CANARIES = {
     "agent": "zcanaryagent",

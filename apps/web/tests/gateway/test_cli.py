@@ -14,16 +14,16 @@ import pytest
 import trustme
 
 from apps.web.help_pages import PAGE
-from apps.web.tests.gateway.command import run_web_command, start_web_command
-from apps.web.tests.gateway.phone import list_texts, open_device
-from apps.web.tests.gateway.world import AGENTS, pair_with_device
+from apps.web.tests.gateway.device_client import list_texts, open_device
+from apps.web.tests.gateway.web_command import run_web_command, start_web_command
+from apps.web.tests.gateway.web_gateway_world import AGENTS, pair_with_device
 from crabtalk_web.account import format_invitation
 from crabtalk_web.gateway import GatewayConfig, RelayHttp, RelayRefusedError, WebFolder
 from crabtalk_web.gateway.config import RelaySettings
 from crabtalk_web.relay import RelayConfig, RelayServer
 from crabtalk_web.sealing import MasterSecret, new_key, to_base64
 from crabtalk_web.stream import decode_envelope
-from tests.daemon.served import collect_events, run_daemon
+from tests.daemon.in_process_daemon import collect_events, run_daemon
 
 pytestmark = pytest.mark.one_loop
 

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import (
+from apps.web.tests.gateway.device_client import (
     check_order,
     list_event_tags,
     list_texts,
     list_turn_statuses,
     open_device,
 )
-from apps.web.tests.gateway.world import pair_with_device, start_gateway, stop_gateway
+from apps.web.tests.gateway.web_gateway_world import pair_with_device, start_gateway, stop_gateway
 from crabtalk_web.gateway import GatewayConfig, WebFolder
 from crabtalk_web.relay import RelayConfig, RelayServer
 from crabtalk_web.stream import Envelope, ServiceEvent, ToolCallEnd
-from tests.crash.process import prepare_home
-from tests.daemon.child import CrabtalkdProcess
+from tests.crash.launched_daemon import prepare_home
+from tests.daemon.crabtalkd_process import CrabtalkdProcess
 from tests.model_server import model_server
 
 # What the agent is at, and what has come of it when the daemon is killed.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.gateway.phone import (
+from apps.web.tests.gateway.device_client import (
     DeviceClient,
     DeviceSession,
     check_order,
@@ -17,9 +17,9 @@ from apps.web.tests.gateway.phone import (
     list_turn_statuses,
     open_device,
 )
-from apps.web.tests.gateway.world import open_world
+from apps.web.tests.gateway.web_gateway_world import open_world
 from crabtalk_web.stream import SubagentStart, TextEvent
-from tests.daemon.served import collect_events
+from tests.daemon.in_process_daemon import collect_events
 
 
 @pytest.mark.req("gateway.metadata")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import (
+from apps.web.tests.gateway.device_client import (
     DeviceClient,
     check_order,
     list_event_tags,
@@ -13,16 +13,16 @@ from apps.web.tests.gateway.phone import (
     list_turn_statuses,
     open_device,
 )
-from apps.web.tests.gateway.world import open_world, pair_with_device
-from crabtalk.daemon.feed import FeedLimits
-from crabtalk.daemon.server import DaemonServer
+from apps.web.tests.gateway.web_gateway_world import open_world, pair_with_device
+from crabtalk.daemon.events.feed import FeedLimits
+from crabtalk.daemon.handlers.daemon_server import DaemonServer
 from crabtalk.transport import Listener, ListenOptions, RunFiles, TransportLimits, listen_unix
 from crabtalk_web.gateway import WebFolder
 from crabtalk_web.relay import RelayConfig, RelayServer
 from crabtalk_web.relay import RelayLimits as RelayLimits
 from crabtalk_web.sealing import to_base64
 from crabtalk_web.stream import Envelope, ServiceEvent, TextEvent, ToolCallEnd
-from tests.daemon.served import collect_events, run_daemon, script_tool_calls
+from tests.daemon.in_process_daemon import collect_events, run_daemon, script_tool_calls
 
 
 @pytest.mark.req("gateway.catch_up")

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.gateway.phone import (
+from apps.web.tests.gateway.device_client import (
     check_order,
     format_envelopes,
     list_event_tags,
     list_texts,
     list_turn_statuses,
 )
-from apps.web.tests.gateway.world import open_world
+from apps.web.tests.gateway.web_gateway_world import open_world
 from crabtalk_web.stream import ServiceEvent, SubagentStart, TextEvent, ToolCallEnd, ToolCallStart
-from tests.daemon.served import collect_events, script_tool_calls
+from tests.daemon.in_process_daemon import collect_events, script_tool_calls
 
 
 @pytest.mark.req("gateway.turn")

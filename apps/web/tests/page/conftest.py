@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from apps.web.tests.gateway.phone import DeviceClient, open_device
-from apps.web.tests.page.tab import PAGE, PageTab, open_page_tab
+from apps.web.tests.gateway.device_client import DeviceClient, open_device
+from apps.web.tests.page.page_tab import PAGE, PageTab, open_page_tab
 from crabtalk_web.relay import RelayConfig, RelayLimits, RelayServer
 
 LIMITS = RelayLimits(strangers_requests=100_000, accounts_an_hour=100_000, uploads_a_minute=10_000)

@@ -7,7 +7,7 @@ import pytest
 from nacl.secret import SecretBox
 from nacl.signing import VerifyKey
 
-from apps.web.tests.page.tab import PageTab
+from apps.web.tests.page.page_tab import PageTab
 from crabtalk_web.sealing import (
     DataSealer,
     MasterSecret,

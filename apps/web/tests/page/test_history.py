@@ -7,9 +7,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route
 
-from apps.web.tests.gateway.phone import DeviceClient
-from apps.web.tests.page.room import build_body, build_text_body, create_session, send_bodies
-from apps.web.tests.page.tab import PageTab, open_page_tab
+from apps.web.tests.gateway.device_client import DeviceClient
+from apps.web.tests.page.fake_gateway import (
+    build_body,
+    build_text_body,
+    create_session,
+    send_bodies,
+)
+from apps.web.tests.page.page_tab import PageTab, open_page_tab
 from crabtalk_web.relay import RelayServer
 from crabtalk_web.sealing import to_backup_text
 

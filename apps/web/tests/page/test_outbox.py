@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route
 
-from apps.web.tests.gateway.phone import DeviceClient, DeviceSession, OpenedMessage
-from apps.web.tests.page.room import build_text_body, create_session, send_bodies
-from apps.web.tests.page.tab import PATIENCE, PageTab, open_page_tab
+from apps.web.tests.gateway.device_client import DeviceClient, DeviceSession, OpenedMessage
+from apps.web.tests.page.fake_gateway import build_text_body, create_session, send_bodies
+from apps.web.tests.page.page_tab import PATIENCE, PageTab, open_page_tab
 from crabtalk_web.relay import RelayServer
 from crabtalk_web.stream import FileEvent, SessionBody, UserBody, decode_body
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
-from apps.web.tests.adapter.session import AdapterSession
-from apps.web.tests.adapter.world import TURNS, RunPlan, RunSimulation
-from apps.web.tests.page.tab import PageTab, read_json_lines
+from apps.web.tests.adapter.adapter_session import AdapterSession
+from apps.web.tests.adapter.run_simulation import TURNS, RunPlan, RunSimulation
+from apps.web.tests.page.page_tab import PageTab, read_json_lines
 from crabtalk_web.stream import (
     AgentBody,
     Envelope,

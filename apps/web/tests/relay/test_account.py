@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import open_relay_world
+from apps.web.tests.relay.relay_world import open_relay_world
 
 
 @pytest.mark.req("relay.settings")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import RelayClient, RelayUser, open_relay_world
+from apps.web.tests.relay.relay_world import RelayClient, RelayUser, open_relay_world
 from crabtalk_web.relay import RelayLimits
 from crabtalk_web.relay.blobs import BlobStore
 from crabtalk_web.sealing import derive_blob_key, new_key, open_blob, seal_blob

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import RefusedConnection, open_relay_world
+from apps.web.tests.relay.relay_world import RefusedConnection, open_relay_world
 from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import MasterSecret, from_base64, new_key, to_base64
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import RelayUser
-from apps.web.tests.relay.processes import run_relay_process
+from apps.web.tests.relay.relay_process import run_relay_process
+from apps.web.tests.relay.relay_world import RelayUser
 from crabtalk_web.relay.ids import now_ms
 from crabtalk_web.sealing import (
     DataSealer,

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import trustme
 
-from apps.web.tests.relay.people import open_relay_world
+from apps.web.tests.relay.relay_world import open_relay_world
 from crabtalk_web.relay import RelayConfig, RelayConfigError, RelayLimits, RelayServer
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import RelayReply, RelayUser
-from apps.web.tests.relay.processes import RelayProcess, run_relay_process
+from apps.web.tests.relay.relay_process import RelayProcess, run_relay_process
+from apps.web.tests.relay.relay_world import RelayReply, RelayUser
 from crabtalk_web.sealing import MasterSecret, new_key
 
 SPEAKERS = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, RelayUser, SocketListener, open_relay_world
+from apps.web.tests.relay.relay_world import PATIENCE, RelayUser, SocketListener, open_relay_world
 
 TOTAL = 400
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import RelayUser, RelayWorld, open_relay_world
-from apps.web.tests.sealing.node import NPM
+from apps.web.tests.relay.relay_world import RelayUser, RelayWorld, open_relay_world
+from apps.web.tests.sealing.node_process import NPM
 from crabtalk_web.sealing import (
     DataSealer,
     approve_with_content_key,

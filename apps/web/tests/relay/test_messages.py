@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import RelayUser, open_relay_world
+from apps.web.tests.relay.relay_world import RelayUser, open_relay_world
 from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import MasterSecret, new_key
 

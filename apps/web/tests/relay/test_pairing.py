@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import RelayClient, RelayUser, open_relay_world
+from apps.web.tests.relay.relay_world import RelayClient, RelayUser, open_relay_world
 from crabtalk_web.relay import RelayLimits
 from crabtalk_web.sealing import (
     PairingSecret,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, RelayUser, open_relay_world
+from apps.web.tests.relay.relay_world import PATIENCE, RelayUser, open_relay_world
 from crabtalk_web.relay import RelayLimits
 from crabtalk_web.relay.ids import now_ms
 

@@ -12,15 +12,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apps.web.tests.gateway.command import run_web_command, start_web_command
-from apps.web.tests.relay.people import (
+from apps.web.tests.gateway.web_command import run_web_command, start_web_command
+from apps.web.tests.relay.relay_process import run_relay_process
+from apps.web.tests.relay.relay_world import (
     RefusedConnection,
     RelayClient,
     RelayUser,
     RelayWorld,
     open_relay_world,
 )
-from apps.web.tests.relay.processes import run_relay_process
 from crabtalk_web.relay import (
     RelayConfig,
     RelayConfigError,

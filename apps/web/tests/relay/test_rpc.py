@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.relay.people import RelayWorld, SocketListener, open_relay_world
+from apps.web.tests.relay.relay_world import RelayWorld, SocketListener, open_relay_world
 from crabtalk_web.relay import RelayLimits
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import open_relay_world
+from apps.web.tests.relay.relay_world import open_relay_world
 from crabtalk_web.sealing import new_key, to_base64, wrap_key
 
 SESSION = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.web.tests.relay.people import PATIENCE, open_relay_world
-from apps.web.tests.sealing.node import EXECUTABLE, NPM
+from apps.web.tests.relay.relay_world import PATIENCE, open_relay_world
+from apps.web.tests.sealing.node_process import EXECUTABLE, NPM
 
 pytestmark = [pytest.mark.interop, pytest.mark.one_loop]
 SCRIPT = Path(__file__).with_name("socket_io.cjs")

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from apps.web.tests.relay.people import (
+from apps.web.tests.relay.relay_world import (
     PATIENCE,
     RefusedConnection,
     RelayUser,

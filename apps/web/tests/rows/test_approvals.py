@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from .sample import make_tool_row
+from .sample_rows import make_tool_row
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

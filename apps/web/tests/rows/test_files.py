@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from .sample import make_picture_row, make_row, make_user_row
+from .sample_rows import make_picture_row, make_row, make_user_row
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,7 +7,7 @@ from playwright.async_api import Browser
 
 from apps.web.tests.browser.chromium import open_browser_page
 
-from .sample import QUESTION, list_rows
+from .sample_rows import QUESTION, list_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page
 
-from . import hostile
-from .sample import (
+from apps.web.tests.rows import hostile_markdown
+
+from .sample_rows import (
     QUESTION,
     TASK,
     format_shell_result,
@@ -47,7 +48,7 @@ async def find_dangers(page: Page) -> list[str]:
 @pytest.mark.req("rows.hostile.markdown")
 async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(page: Page) -> None:
     """The watch over the page fails this test for any request or complaint, too."""
-    texts = list(hostile.list_hostile_markdown())
+    texts = list(hostile_markdown.list_hostile_markdown())
     assert len(texts) > 900
     for at in range(0, len(texts), 100):
         batch = [
@@ -64,8 +65,8 @@ async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(p
 async def test_nor_while_it_is_being_written(page: Page) -> None:
     """A piece of a word may look like something that the whole is not."""
     texts = [
-        *hostile.SCRIPTS,
-        *(place.format(f"javascript:{hostile.RUN}") for place in hostile.PLACES),
+        *hostile_markdown.SCRIPTS,
+        *(place.format(f"javascript:{hostile_markdown.RUN}") for place in hostile_markdown.PLACES),
     ]
     await page.evaluate(
         """(texts) => {
@@ -154,7 +155,11 @@ def make_hostile_rows(words: str) -> list[dict[str, Any]]:
 @pytest.mark.req("rows.hostile.output")
 @pytest.mark.slow
 async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(page: Page) -> None:
-    strange = [*hostile.SCRIPTS, *hostile.TERMINAL, *hostile.ADDRESSES[:6]]
+    strange = [
+        *hostile_markdown.SCRIPTS,
+        *hostile_markdown.TERMINAL,
+        *hostile_markdown.ADDRESSES[:6],
+    ]
     for at in range(0, len(strange), 12):
         batch = [one for words in strange[at : at + 12] for one in make_hostile_rows(words)]
         await page.evaluate("(list) => { rows.show(...list); }", batch)
@@ -163,7 +168,7 @@ async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(
 
 @pytest.mark.req("rows.hostile.output")
 async def test_nor_does_a_question(page: Page) -> None:
-    for words in hostile.SCRIPTS:
+    for words in hostile_markdown.SCRIPTS:
         part = {
             "id": words,
             "header": words,
@@ -294,7 +299,7 @@ def is_slow(short: float, long: float) -> bool:
 @pytest.mark.slow
 @pytest.mark.clock
 async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) -> None:
-    for mark in hostile.MARKS:
+    for mark in hostile_markdown.MARKS:
         texts = [(mark * (size // len(mark) + 1))[:size] for size in (10_000, 40_000)]
         short, long = await page.evaluate(MEASURE, texts)
         assert not is_slow(short, long), (mark, short, long)
@@ -335,7 +340,9 @@ CODE_TIMES = """([marks, languages]) => {
 @pytest.mark.slow
 @pytest.mark.clock
 async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> None:
-    for language, unit, short, long in await page.evaluate(CODE_TIMES, [hostile.CODE, LANGUAGES]):
+    for language, unit, short, long in await page.evaluate(
+        CODE_TIMES, [hostile_markdown.CODE, LANGUAGES]
+    ):
         assert not is_slow(short, long), (language, unit, short, long)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page
 
-from .alike import OURS, make_reader, normalize_parts, parse_reference
+from .markdown_reference import OURS, make_reader, normalize_parts, parse_reference
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from .sample import QUESTION
+from .sample_rows import QUESTION
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

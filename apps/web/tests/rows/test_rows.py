@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from apps.web.tests.browser.chromium import open_browser_page
 
-from .sample import (
+from .sample_rows import (
     NOON,
     TASK,
     format_shell_result,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.web.tests.sealing.node import NodeProcess, run_node
+from apps.web.tests.sealing.node_process import NodeProcess, run_node
 from crabtalk_web.sealing import (
     LegacySealer,
     MasterSecret,

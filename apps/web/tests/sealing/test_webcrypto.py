@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.sealing.node import NodeProcess, needs_node, run_node
+from apps.web.tests.sealing.node_process import NodeProcess, needs_node, run_node
 from crabtalk_web.sealing import (
     DataSealer,
     MasterSecret,

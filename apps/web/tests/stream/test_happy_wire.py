@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.web.tests.stream.wire_of_others import BODY, ENVELOPE, judge_values
+from apps.web.tests.stream.happy_wire import BODY, ENVELOPE, judge_values
 
 pytestmark = pytest.mark.interop
 

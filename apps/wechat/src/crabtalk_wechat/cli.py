@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crabtalk.component.command import has_terminal, home_option, print_output, print_to_stderr
-from crabtalk.component.gateway.cli import (
+from crabtalk.gateway.cli import (
     GatewayProgram,
     build_gateway_cli,
     read_token,
     verify_and_write_settings,
 )
+from crabtalk.service.command_line import has_terminal, home_option, print_output, print_to_stderr
 
 from . import __version__
 
 if TYPE_CHECKING:
-    from crabtalk.component.gateway import ChatService, GatewaySettings
+    from crabtalk.gateway import ChatService, GatewaySettings
 
     from .login import LoginScreen, WeChatLogin
 
@@ -30,14 +30,14 @@ EXTRA_SETTINGS = {"bot_id": "", "cdn_url": "https://novac2c.cdn.weixin.qq.com/c2
 
 @asynccontextmanager
 async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
-    from .opening import open_wechat
+    from .service_setup import open_wechat
 
     async with open_wechat(settings, own) as service:
         yield service
 
 
 async def fetch_identity(settings: "GatewaySettings") -> str:
-    from .opening import fetch_identity
+    from .service_setup import fetch_identity
 
     return await fetch_identity(settings)
 
@@ -83,7 +83,7 @@ def setup(
 async def log_in(settings: "GatewaySettings") -> "WeChatLogin":
     from .ilink import ILinkClient
     from .login import run_login
-    from .opening import get_base_url, open_session
+    from .service_setup import get_base_url, open_session
 
     async with open_session() as http:
         return await run_login(ILinkClient(http, get_base_url(settings)), make_login_screen())
@@ -108,8 +108,8 @@ def make_login_screen() -> "LoginScreen":
 def write_login(
     home: Path, login: "WeChatLogin", *, base_url: str, agent: str | None, allow: tuple[str, ...]
 ) -> None:
-    from crabtalk.component.gateway import allow_user as allowed
-    from crabtalk.component.gateway import write_settings
+    from crabtalk.gateway import allow_user as allowed
+    from crabtalk.gateway import write_settings
 
     path = PROGRAM.settings_path(home)
     changes: dict[str, Any] = {"token": login.token, "bot_id": login.bot}

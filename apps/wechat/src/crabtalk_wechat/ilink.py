@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from crabtalk.component.gateway import (
+from crabtalk.gateway import (
     ChatServiceError,
     DeliveryUnknownError,
     MessageTooLongError,

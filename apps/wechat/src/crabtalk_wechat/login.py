@@ -7,12 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from crabtalk.component.gateway import (
-    DeliveryUnknownError,
-    GatewayError,
-    RejectedError,
-    RetryLaterError,
-)
+from crabtalk.gateway import DeliveryUnknownError, GatewayError, RejectedError, RetryLaterError
 
 from .ilink import ILinkClient, ILinkError
 

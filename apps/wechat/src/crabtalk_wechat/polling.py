@@ -11,16 +11,10 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from crabtalk.component.gateway import (
-    Backoff,
-    ChatServiceError,
-    GatewayError,
-    RetryLaterError,
-    Update,
-)
+from crabtalk.gateway import Backoff, ChatServiceError, GatewayError, RetryLaterError, Update
 
 from .ilink import EXPIRED_CODE, ILinkClient, ILinkError
-from .reading import hash_text, parse_message
+from .message_parser import hash_text, parse_message
 from .state import WeChatState
 
 EXPIRED_WORDS = (

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component.gateway import (
+from crabtalk.gateway import (
     Attachment,
     Button,
     Chat,
@@ -24,12 +24,12 @@ from crabtalk.component.gateway import (
     Update,
 )
 
+from .file_store import FILE, PICTURE, StoredFile, WeChatFileStore, get_media_kind
 from .ilink import EXPIRED_CODE, RETRY_SECONDS, SPENT_CODE, ILinkClient, ILinkError
-from .plain import render_plain
+from .message_parser import ItemKind
+from .plain_text import render_plain
 from .polling import WeChatPolling
-from .reading import ItemKind
 from .state import MAX_PEOPLE, WeChatState
-from .store import FILE, PICTURE, StoredFile, WeChatFileStore, get_media_kind
 
 MAX_TEXT = 4000
 MAX_UPLOAD = 50 * 1024 * 1024

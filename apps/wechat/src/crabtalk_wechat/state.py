@@ -11,7 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from crabtalk.component.gateway import GatewayError
+from crabtalk.gateway import GatewayError
 from crabtalk.transport import remove_stale_temporary_files, replace_file
 
 MAX_PEOPLE = 1000

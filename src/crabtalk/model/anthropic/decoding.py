@@ -7,10 +7,10 @@ import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
-from crabtalk.model.reading import build_usage, decode_json
+from crabtalk.model.response_reading import build_usage, decode_json
 from crabtalk.model.sse import SseDecoder
 
-from .failures import read_stream_error
+from .errors import read_stream_error
 from .generations import OPAQUE_KEY, THINKING_BLOCKS
 
 FINISHES: dict[str, FinishReason] = {

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import HttpRequest
+from crabtalk.model.http_client import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import (
+from crabtalk.model.response_reading import (
     describe_body,
     read_error_message,
     read_model_list,
@@ -23,7 +23,7 @@ from .encoding import (
     encode_turns,
     mark_cache_points,
 )
-from .failures import classify_error
+from .errors import classify_error
 from .generations import (
     ADAPTIVE_THINKING,
     BOUND_THINKING,

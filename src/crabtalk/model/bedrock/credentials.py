@@ -3,8 +3,8 @@
 import importlib
 from collections.abc import Mapping
 
+from crabtalk.model.bedrock.sigv4 import AwsCredentials
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.sigv4 import AwsCredentials
 
 NO_CREDENTIALS = (
     "no AWS credentials; set AWS_BEARER_TOKEN_BEDROCK, or AWS_ACCESS_KEY_ID and "

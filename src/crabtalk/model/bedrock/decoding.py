@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
+from crabtalk.model.bedrock.event_stream import EventStreamDecoder, EventStreamMessage
 from crabtalk.model.errors import ApiError, ErrorKind
-from crabtalk.model.eventstream import EventStreamDecoder, EventStreamMessage
 from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
-from crabtalk.model.reading import build_usage
+from crabtalk.model.response_reading import build_usage
 
-from .failures import read_stream_error
-from .families import OPAQUE_KEY
+from .errors import read_stream_error
+from .model_families import OPAQUE_KEY
 
 FINISHES: dict[str, FinishReason] = {
     "end_turn": "stop",

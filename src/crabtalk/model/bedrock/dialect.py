@@ -8,17 +8,17 @@ from urllib.parse import quote
 
 import msgspec
 
+from crabtalk.model.bedrock.sigv4 import AwsCredentials, sign_request
 from crabtalk.model.errors import ApiError, ErrorKind, classify_status
-from crabtalk.model.http import HttpRequest
+from crabtalk.model.http_client import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import describe_body, read_model_list, read_retry_after
-from crabtalk.model.sigv4 import AwsCredentials, sign_request
+from crabtalk.model.response_reading import describe_body, read_model_list, read_retry_after
 
 from .credentials import NO_CREDENTIALS
 from .decoding import BedrockDecoder, is_usable_model
 from .encoding import encode_system, encode_tools, encode_turns, mark_cache_points
-from .failures import classify_error, read_error_message
-from .families import (
+from .errors import classify_error, read_error_message
+from .model_families import (
     NO_FORCED_TOOLS,
     NO_TEMPERATURE,
     THINKING_LIMIT,

@@ -12,7 +12,13 @@ from crabtalk.model.anthropic.encoding import INVALID_ARGUMENTS
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Image, Message, Request, Tool, ToolCall
 
-from .families import OPAQUE_KEY, THINKING_ON_DEMAND, is_claude, is_nova, parse_claude_generation
+from .model_families import (
+    OPAQUE_KEY,
+    THINKING_ON_DEMAND,
+    is_claude,
+    is_nova,
+    parse_claude_generation,
+)
 
 FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"}
 CACHE_POINT = {"cachePoint": {"type": "default"}}

@@ -7,8 +7,14 @@ from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
 from crabtalk.model.sse import SseDecoder
 
 from .encoding import ThoughtSignatures
-from .failures import build_blocked_error, find_trailing_error, read_stream_error
-from .form import GoogleCandidate, GoogleEvent, GoogleFunctionCall, GooglePart, GoogleUsageMetadata
+from .errors import build_blocked_error, find_trailing_error, read_stream_error
+from .wire_types import (
+    GoogleCandidate,
+    GoogleEvent,
+    GoogleFunctionCall,
+    GooglePart,
+    GoogleUsageMetadata,
+)
 
 FINISHES: dict[str, FinishReason] = {
     "STOP": "stop",

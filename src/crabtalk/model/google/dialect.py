@@ -12,9 +12,9 @@ from urllib.parse import quote
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import HttpRequest
+from crabtalk.model.http_client import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import read_model_list
+from crabtalk.model.response_reading import read_model_list
 
 from .decoding import GoogleDecoder
 from .encoding import (
@@ -24,7 +24,7 @@ from .encoding import (
     encode_tool,
     encode_tool_choice,
 )
-from .failures import read_error
+from .errors import read_error
 
 DEFAULT_BASE = "https://generativelanguage.googleapis.com/v1beta"
 

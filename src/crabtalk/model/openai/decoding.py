@@ -6,10 +6,10 @@ import msgspec
 
 from crabtalk.model.errors import ApiError, ErrorKind
 from crabtalk.model.messages import Chunk, FinishReason, ToolCallDelta, Usage
-from crabtalk.model.reading import decode_json
+from crabtalk.model.response_reading import decode_json
 from crabtalk.model.sse import SseDecoder
 
-from .failures import read_stream_error
+from .errors import read_stream_error
 
 FINISHES: dict[str, FinishReason] = {
     "stop": "stop",

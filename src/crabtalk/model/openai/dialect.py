@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from crabtalk.model.errors import ApiError
-from crabtalk.model.http import HttpRequest
+from crabtalk.model.http_client import HttpRequest
 from crabtalk.model.messages import ModelInfo, Request
-from crabtalk.model.reading import read_model_list
+from crabtalk.model.response_reading import read_model_list
 
 from .decoding import OpenAiDecoder
 from .encoding import compute_cache_key, encode_messages, encode_tool, encode_tool_choice
-from .failures import read_error
+from .errors import read_error
 
 DEFAULT_BASE = "https://api.openai.com/v1"
 

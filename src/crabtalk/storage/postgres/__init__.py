@@ -1,10 +1,10 @@
 """PostgreSQL as storage, for daemons on any number of machines. Needs `crabtalk[postgres]`."""
 
-from .claims import PostgresTurnClaim
-from .mail import Mailbox, PeerRefusedError
-from .members import MemberInfo
-from .memories import PostgresMemoryStore
+from .mailbox import Mailbox, PeerRefusedError
+from .membership import MemberInfo
+from .memory_store import PostgresMemoryStore
 from .storage import PostgresStorage
+from .turn_claims import PostgresTurnClaim
 
 __all__ = [
     "Mailbox",

@@ -1,7 +1,7 @@
 """The statements of PostgresStorage. None looks at more rows for there being more conversations,
 but those that list them all."""
 
-from .rows import META_COLUMNS as COLUMNS
+from .row_conversion import META_COLUMNS as COLUMNS
 
 # For so long those that were deleted are remembered for whoever follows.
 REMEMBERED_DAYS = 7

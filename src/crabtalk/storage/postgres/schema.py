@@ -10,7 +10,7 @@ import logging
 from crabtalk.storage.errors import StorageError
 
 from .database import PostgresDatabase
-from .memories import TABLES as MEMORIES
+from .memory_store import TABLES as MEMORIES
 from .message_keys import TABLES as MESSAGE_KEYS
 
 log = logging.getLogger(__name__)

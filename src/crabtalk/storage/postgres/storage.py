@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from weakref import WeakValueDictionary
 
 from crabtalk import __version__
-from crabtalk.storage.acceptance import (
+from crabtalk.storage.accepted_messages import (
     INTERRUPTED,
     AcceptedKey,
     AcceptedMessage,
@@ -27,9 +27,9 @@ from crabtalk.storage.acceptance import (
 from crabtalk.storage.agent import Agent
 from crabtalk.storage.config_document import ConfigDocument
 from crabtalk.storage.errors import FencedError, StorageError
-from crabtalk.storage.files import PAGE_BYTES, run_in_thread
-from crabtalk.storage.following import LogChanges, RecordSlice, WindowRequest
-from crabtalk.storage.names import is_handle, make_log_name
+from crabtalk.storage.file_storage import PAGE_BYTES, run_in_thread
+from crabtalk.storage.log_names import is_handle, make_log_name
+from crabtalk.storage.record_slices import LogChanges, RecordSlice, WindowRequest
 from crabtalk.storage.records import (
     Archive,
     ConversationMeta,
@@ -45,13 +45,12 @@ from crabtalk.storage.records import (
 )
 
 from . import queries
-from .agents import AgentTable
-from .claims import PostgresTurnClaim, TurnClaims, TurnLease
+from .agent_table import AgentTable
+from .column_encoding import decode_column, encode_column, make_pair_key
 from .database import MAX_BIGINT, POOL_SIZE, STATEMENT_SECONDS, PostgresDatabase
-from .mail import Mailbox
-from .members import Membership
-from .pair import decode_column, encode_column, make_pair_key
-from .rows import (
+from .mailbox import Mailbox
+from .membership import Membership
+from .row_conversion import (
     decode_accepted,
     decode_messages,
     decode_records,
@@ -61,7 +60,8 @@ from .rows import (
     to_append_arguments,
 )
 from .schema import migrate_schema
-from .subscriptions import SubscriptionTable
+from .subscription_table import SubscriptionTable
+from .turn_claims import PostgresTurnClaim, TurnClaims, TurnLease
 
 LEASE_SECONDS = 10.0
 # Why a run was interrupted.

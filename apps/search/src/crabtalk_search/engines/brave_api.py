@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import EngineClient
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 
 from .engine import filter_usable, get_objects, to_plain_text
 

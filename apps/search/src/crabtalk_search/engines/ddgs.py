@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import EngineClient
 
 from .engine import filter_usable, to_plain_text
 

@@ -5,9 +5,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import EngineClient
 
 from .engine import extract_text, filter_usable, require_results
 

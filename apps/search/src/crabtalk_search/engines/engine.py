@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 from crabtalk_search.errors import EngineError
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import EngineClient
 
 
 class SearchEngine(Protocol):

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from selectolax.lexbor import LexborHTMLParser
 
-from crabtalk_search.hit import EngineHit
-from crabtalk_search.web import EngineClient
+from crabtalk_search.engine_client import EngineClient
+from crabtalk_search.engine_hit import EngineHit
 
 from .engine import extract_text, filter_usable, require_results
 

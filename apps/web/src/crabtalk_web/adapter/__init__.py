@@ -1,11 +1,11 @@
 """The adapter: what agents do becomes the envelopes of a session. Pure, and always the same."""
 
-from .adapter import EnvelopeAdapter
-from .asks import OpenAsk, describe_question, is_whole, summarize_questions
-from .happenings import AgentQuestion, ReceivedEvent
-from .sources import TurnStreamReader, parse_feed_event
-from .speech import GrowingText
-from .switchboard import ConversationResolver
+from .conversation_resolver import ConversationResolver
+from .envelope_adapter import EnvelopeAdapter
+from .event_parsing import TurnStreamReader, parse_feed_event
+from .questions import OpenAsk, describe_question, is_whole, summarize_questions
+from .run_events import AgentQuestion, ReceivedEvent
+from .text_output import GrowingText
 
 __all__ = [
     "AgentQuestion",

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from .words import MAX_RESULT, excerpt_text, shorten_text, to_one_line
+from .tool_text import MAX_RESULT, excerpt_text, shorten_text, to_one_line
 
 DELEGATE_TOOL = "delegate"
 # An agent is refused more than a few; a call that asks for more than this is shown as it is.

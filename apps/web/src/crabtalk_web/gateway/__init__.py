@@ -6,11 +6,11 @@ It is a client of the daemon and a client of a relay, whoever's that is, and has
 from .config import GatewayConfig, load_config
 from .credentials import RelayCredentials, load_credentials
 from .errors import RelayRefusedError, RelayUnavailableError, WebGatewayError
-from .gateway import WebGateway
-from .pairing import MachinePairing
+from .machine_pairing import MachinePairing
 from .relay_http import RelayHttp
-from .renewing import request_renewal
-from .store import WebFolder
+from .renewal_request import request_renewal
+from .web_folder import WebFolder
+from .web_gateway import WebGateway
 
 __all__ = [
     "GatewayConfig",

@@ -25,17 +25,17 @@ from crabtalk_web.stream import (
     read_body,
     read_chain_link,
 )
-from crabtalk_web.stream.plain import parse_json
+from crabtalk_web.stream.json_values import parse_json
 
 from .backoff import RetryBackoff
-from .entries import InboundMessage, MessagesRead
+from .conversation_journal import ConversationJournal
 from .errors import RelayRefusedError, RelayUnavailableError
-from .identity import SessionIdentity
-from .journal import ConversationJournal
+from .journal_entries import InboundMessage, MessagesRead
 from .outbox import SENT_FROM
-from .refusals import RefusalNotices
+from .refusal_notices import RefusalNotices
 from .relay_http import RelayHttp
-from .replay import MAX_CLIENT_NAME, MessageMark, ReplayGuard
+from .replay_guard import MAX_CLIENT_NAME, MessageMark, ReplayGuard
+from .session_identity import SessionIdentity
 
 # Files that may wait for the text they belong to.
 MAX_FILES = 20

@@ -3,9 +3,9 @@ events have the words of the message that the agent is writing, and say when the
 
 from crabtalk.protocol import wire
 from crabtalk_web.adapter import ReceivedEvent
-from crabtalk_web.adapter.happenings import RunEnded, RunSteered, StepEnded, TextPiece, ToolsCalled
+from crabtalk_web.adapter.run_events import RunEnded, RunSteered, StepEnded, TextPiece, ToolsCalled
 
-from .entries import RunProgress
+from .journal_entries import RunProgress
 
 
 class LiveRun:

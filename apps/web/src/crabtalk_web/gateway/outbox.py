@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from crabtalk_web.stream import Envelope, encode_body
 
 from .backoff import RetryBackoff
-from .book import envelope_size
-from .entries import EnvelopesSent
+from .conversation_journal import ConversationJournal
+from .conversation_state import envelope_size
 from .errors import RelayRefusedError, RelayUnavailableError
-from .identity import SessionIdentity
-from .journal import ConversationJournal
+from .journal_entries import EnvelopesSent
 from .relay_http import MAX_MESSAGES, RelayHttp
+from .session_identity import SessionIdentity
 
 # What one request carries at most, before it is sealed; one envelope may be larger.
 BATCH_BYTES = 4 * 1024 * 1024

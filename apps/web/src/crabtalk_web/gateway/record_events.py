@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from crabtalk.protocol import wire
-from crabtalk_web.adapter.happenings import (
+from crabtalk_web.adapter.event_parsing import END_REASONS
+from crabtalk_web.adapter.run_events import (
     AnyRunEvent,
     EndReason,
     RunEnded,
@@ -15,9 +16,8 @@ from crabtalk_web.adapter.happenings import (
     ToolReturned,
     ToolsCalled,
 )
-from crabtalk_web.adapter.sources import END_REASONS
 
-from .entries import RunProgress
+from .journal_entries import RunProgress
 
 NEVER_RUN = "the daemon ended before it came to this; say it again"
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
-from crabtalk_web.adapter.sources import parse_timestamp
+from crabtalk_web.adapter.event_parsing import parse_timestamp
 from crabtalk_web.stream import Envelope, TextEvent, ToolCallEnd, ToolCallStart, TurnEnd
 
-from .identity import SessionIdentity
+from .session_identity import SessionIdentity
 
 PAGE_SIZE = 200
 # Records in memory; the rest waits at the daemon.

@@ -7,7 +7,7 @@ from .errors import RelayError
 from .ids import now_ms
 from .machines import get_machine
 from .sessions import find_session_number
-from .versions import VersionedValue
+from .versioned_values import VersionedValue
 
 
 def get_access_key(

@@ -3,13 +3,13 @@
 from aiohttp import web
 from msgspec import UNSET
 
-from . import accounts, artifact_updates, artifacts, pairs, shapes
+from . import accounts, artifact_updates, artifacts, key_values, request_types
 from .accounts import AccountDevice, run_within_quota
-from .core import RelayContext
+from .context import RelayContext
 from .errors import RelayError, build_invalid_error
 from .ids import now_ms
-from .mailroom import build_json_response, read_query_number
-from .pairs import KeyValueChange
+from .key_values import KeyValueChange
+from .request_bodies import build_json_response, read_query_number
 from .routing import AuthenticatedRoute, PublicRoute
 
 MAX_PUSH_TOKENS = 100
@@ -58,7 +58,9 @@ class AccountRoutes:
         return build_json_response({"settings": value, "settingsVersion": version})
 
     async def set_settings(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.SettingsChange) as wanted:
+        async with self._context.body_reader.read_body(
+            request, request_types.SettingsChange
+        ) as wanted:
             is_done, value, version, update = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,
@@ -91,7 +93,7 @@ class AccountRoutes:
         return build_json_response({"tokens": found})
 
     async def add_push_token(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.PushToken) as new:
+        async with self._context.body_reader.read_body(request, request_types.PushToken) as new:
             await self._context.database.write(
                 accounts.add_push_token, caller.account, new.token, MAX_PUSH_TOKENS
             )
@@ -107,24 +109,28 @@ class AccountRoutes:
     async def list_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
         limit = read_query_number(request, "limit", 1, self._context.limits.kv_list, 100)
         prefix = request.query.get("prefix", "")
-        found = await self._context.database.read(pairs.list_values, caller.account, prefix, limit)
+        found = await self._context.database.read(
+            key_values.list_values, caller.account, prefix, limit
+        )
         return build_json_response({"items": found})
 
     async def get_pair(self, request: web.Request, caller: AccountDevice) -> web.Response:
         key = request.match_info["key"]
-        found = await self._context.database.read(pairs.get_values, caller.account, [key])
+        found = await self._context.database.read(key_values.get_values, caller.account, [key])
         if not found:
             raise RelayError(404, "Key not found")
         return build_json_response(found[0])
 
     async def get_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.KeyList) as wanted:
+        async with self._context.body_reader.read_body(request, request_types.KeyList) as wanted:
             self._check_count("body/keys", len(wanted.keys))
-            found = await self._context.database.read(pairs.get_values, caller.account, wanted.keys)
+            found = await self._context.database.read(
+                key_values.get_values, caller.account, wanted.keys
+            )
         return build_json_response({"values": found})
 
     async def change_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.Mutations) as wanted:
+        async with self._context.body_reader.read_body(request, request_types.Mutations) as wanted:
             self._check_count("body/mutations", len(wanted.mutations))
             changes = [
                 KeyValueChange(each.key, each.value, each.version) for each in wanted.mutations
@@ -132,7 +138,11 @@ class AccountRoutes:
             if len({each.key for each in changes}) < len(changes):
                 raise build_invalid_error("body/mutations", "must name each key once")
             errors, results, update = await self._context.database.write(
-                run_within_quota, self._context.limits, pairs.change_values, caller.account, changes
+                run_within_quota,
+                self._context.limits,
+                key_values.change_values,
+                caller.account,
+                changes,
             )
         if errors:
             return build_json_response({"success": False, "errors": errors}, 409)
@@ -165,13 +175,15 @@ class AccountRoutes:
         )
 
     async def create_artifact(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.NewArtifact) as new:
+        async with self._context.body_reader.read_body(request, request_types.NewArtifact) as new:
             made = await artifact_updates.create_and_announce(self._context, caller.account, new)
         return build_json_response(made)
 
     async def change_artifact(self, request: web.Request, caller: AccountDevice) -> web.Response:
         artifact = request.match_info["id"]
-        async with self._context.body_reader.read_body(request, shapes.ArtifactChange) as wanted:
+        async with self._context.body_reader.read_body(
+            request, request_types.ArtifactChange
+        ) as wanted:
             header = pair_value_with_version(
                 "header", wanted.header, wanted.expected_header_version
             )

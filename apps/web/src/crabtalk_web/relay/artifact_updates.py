@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from . import artifacts, shapes
+from . import artifacts, request_types
 from .accounts import run_within_quota
-from .core import RelayContext
-from .versions import VersionedValue, build_update_value
+from .context import RelayContext
+from .versioned_values import VersionedValue, build_update_value
 
 
 async def create_and_announce(
-    core: RelayContext, account: str, new: shapes.NewArtifact
+    core: RelayContext, account: str, new: request_types.NewArtifact
 ) -> dict[str, Any]:
     made, update = await core.database.write(
         run_within_quota,

@@ -6,7 +6,7 @@ from typing import Any
 from .accounts import allocate_updates
 from .errors import RelayError, build_not_found_error
 from .ids import now_ms
-from .versions import VersionedValue
+from .versioned_values import VersionedValue
 
 
 def create_artifact(

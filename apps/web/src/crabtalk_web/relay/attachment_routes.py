@@ -5,11 +5,11 @@ import asyncio
 
 from aiohttp import web
 
-from . import attachments, shapes
+from . import attachments, request_types
 from .accounts import AccountDevice
-from .core import RelayContext
+from .context import RelayContext
 from .errors import RelayError, build_invalid_error, build_not_found_error
-from .mailroom import build_json_response
+from .request_bodies import build_json_response
 from .routing import AuthenticatedRoute, PublicRoute
 
 CHUNK = 256 * 1024
@@ -31,7 +31,9 @@ class AttachmentRoutes:
 
     async def request_upload(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, limits = request.match_info["id"], self._context.limits
-        async with self._context.body_reader.read_body(request, shapes.UploadRequest) as wanted:
+        async with self._context.body_reader.read_body(
+            request, request_types.UploadRequest
+        ) as wanted:
             size = wanted.size
         if size > limits.attachment:
             raise build_invalid_error("body/size", f"must be at most {limits.attachment}")
@@ -52,7 +54,9 @@ class AttachmentRoutes:
 
     async def request_download(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session = request.match_info["id"]
-        async with self._context.body_reader.read_body(request, shapes.DownloadRequest) as wanted:
+        async with self._context.body_reader.read_body(
+            request, request_types.DownloadRequest
+        ) as wanted:
             ref = wanted.ref
         if not ref.startswith(build_ref_prefix(session)):
             raise build_invalid_error("body/ref", "must be a ref of this session")

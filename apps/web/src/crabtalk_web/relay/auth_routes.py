@@ -7,15 +7,15 @@ from aiohttp import web
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
-from . import accounts, pairings, shapes
+from . import accounts, pairings, request_types
 from .accounts import AccountDevice
-from .core import RelayContext
-from .doorman import CLIENT_HEADER
+from .authentication import CLIENT_HEADER
+from .context import RelayContext
 from .errors import RelayError, build_not_found_error
 from .ids import now_ms
-from .mailroom import build_json_response
 from .pairings import PairingState
 from .registration import Admission
+from .request_bodies import build_json_response
 from .routing import AuthenticatedRoute, PublicRoute
 
 KEY_SIZE = 32
@@ -50,7 +50,7 @@ class AuthRoutes:
         self._check_rate(request)
         limits = self._context.limits
         async with self._context.body_reader.read_body(
-            request, shapes.LoginRequest, limits.strangers_body
+            request, request_types.LoginRequest, limits.strangers_body
         ) as login:
             if (
                 not self._context.authenticator.take_nonce(login.challenge)
@@ -62,7 +62,7 @@ class AuthRoutes:
             token = await self._log_in(request, login)
         return build_json_response({"success": True, "token": token})
 
-    async def _log_in(self, request: web.Request, login: shapes.LoginRequest) -> str:
+    async def _log_in(self, request: web.Request, login: request_types.LoginRequest) -> str:
         core, limits = self._context, self._context.limits
         give_back: Callable[[], None] | None = None
         if not await core.database.read(accounts.has_account, login.public_key):
@@ -136,7 +136,7 @@ class AuthRoutes:
         self._check_rate(request)
         limits = self._context.limits
         async with self._context.body_reader.read_body(
-            request, shapes.PairingRequest, limits.strangers_body
+            request, request_types.PairingRequest, limits.strangers_body
         ) as asked:
             known = await self._context.database.write(
                 pairings.request_pairing,
@@ -155,7 +155,7 @@ class AuthRoutes:
     ) -> web.Response:
         limits = self._context.limits
         async with self._context.body_reader.read_body(
-            request, shapes.PairingResponse, limits.strangers_body
+            request, request_types.PairingResponse, limits.strangers_body
         ) as response:
             is_known = await self._context.database.write(
                 pairings.answer_pairing,
@@ -194,7 +194,7 @@ def check_public_key(public_key: bytes) -> bytes:
     return public_key
 
 
-def is_signed(login: shapes.LoginRequest) -> bool:
+def is_signed(login: request_types.LoginRequest) -> bool:
     if len(login.signature) != SIGNATURE_SIZE or not 0 < len(login.challenge) <= MAX_CHALLENGE:
         return False
     try:

@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from . import access_keys, machines, shapes
+from . import access_keys, machines, request_types
 from .accounts import AccountDevice, run_within_quota
-from .core import RelayContext
+from .context import RelayContext
 from .errors import build_invalid_error
-from .mailroom import build_json_response
+from .request_bodies import build_json_response
 from .routing import AuthenticatedRoute, PublicRoute
 
 
@@ -27,7 +27,7 @@ class MachineRoutes:
         ]
 
     async def register(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.NewMachine) as new:
+        async with self._context.body_reader.read_body(request, request_types.NewMachine) as new:
             if len(new.metadata) + len(new.daemon_state or b"") > self._context.limits.metadata:
                 raise build_invalid_error(
                     "body/metadata", f"has at most {self._context.limits.metadata} bytes"
@@ -83,7 +83,7 @@ class MachineRoutes:
 
     async def create_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, machine = read_path_ids(request)
-        async with self._context.body_reader.read_body(request, shapes.NewAccessKey) as new:
+        async with self._context.body_reader.read_body(request, request_types.NewAccessKey) as new:
             made = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,
@@ -97,7 +97,9 @@ class MachineRoutes:
 
     async def change_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, machine = read_path_ids(request)
-        async with self._context.body_reader.read_body(request, shapes.AccessKeyChange) as wanted:
+        async with self._context.body_reader.read_body(
+            request, request_types.AccessKeyChange
+        ) as wanted:
             is_done, now = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,

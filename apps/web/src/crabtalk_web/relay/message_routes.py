@@ -5,14 +5,14 @@ from typing import Any
 
 from aiohttp import web
 
-from . import messages, sessions, shapes
+from . import messages, request_types, sessions
 from .accounts import AccountDevice, run_within_quota
-from .core import RelayContext
+from .client_socket import ClientSocket
+from .context import RelayContext
 from .errors import build_invalid_error
-from .mailroom import build_json_response, read_query_number
 from .messages import LAST_SEQ, MessageDraft
+from .request_bodies import build_json_response, read_query_number
 from .routing import AuthenticatedRoute, PublicRoute
-from .socket import ClientSocket
 
 NEWEST_COUNT = 150
 
@@ -29,7 +29,7 @@ class MessageRoutes:
         ]
 
     async def append_messages(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.NewMessages) as new:
+        async with self._context.body_reader.read_body(request, request_types.NewMessages) as new:
             if len(new.messages) > self._context.limits.batch:
                 most = self._context.limits.batch
                 raise build_invalid_error("body/messages", f"must have at most {most} messages")

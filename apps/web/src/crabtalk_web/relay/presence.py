@@ -9,9 +9,9 @@ from typing import Any
 
 from . import presence_rows as rows
 from .database import RelayDatabase
-from .hub import SocketHub
 from .ids import now_ms
 from .limits import RelayLimits
+from .socket_hub import SocketHub
 
 # A record's time is written when it has moved by this much, in milliseconds.
 WRITE_AFTER = 30_000

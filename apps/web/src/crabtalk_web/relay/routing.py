@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from aiohttp import web
 
 from .accounts import AccountDevice
-from .doorman import Authenticator
+from .authentication import Authenticator
 
 RequestHandler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DeviceHandler: TypeAlias = Callable[[web.Request, AccountDevice], Awaitable[web.StreamResponse]]

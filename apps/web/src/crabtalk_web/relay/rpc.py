@@ -7,9 +7,9 @@ unless they have just left or just come: reconnecting takes a moment.
 import asyncio
 from typing import Any
 
-from .hub import SocketHub
+from .client_socket import ClientSocket, SocketGoneError
 from .limits import RelayLimits
-from .socket import ClientSocket, SocketGoneError
+from .socket_hub import SocketHub
 
 
 class RpcRouter:

@@ -17,23 +17,23 @@ from .account_routes import AccountRoutes
 from .addresses import TrustedProxies
 from .attachment_routes import AttachmentRoutes
 from .auth_routes import AuthRoutes
+from .authentication import Authenticator
 from .blobs import BlobStore
 from .config import RelayConfig
-from .core import RelayContext
+from .context import RelayContext
 from .database import RelayDatabase
-from .doorman import Authenticator
 from .errors import RelayConfigError, RelayError
-from .hub import SocketHub
 from .ids import now_ms
 from .machine_routes import MachineRoutes
-from .mailroom import BodyReader, build_json_response
 from .message_routes import MessageRoutes
-from .page import PageServer
+from .page_server import PageServer
 from .presence import PresenceTracker
-from .quiet_routes import StubRoutes
+from .request_bodies import BodyReader, build_json_response
 from .routing import AuthenticatedRoute, RequestHandler, authenticate_first
 from .session_routes import SessionRoutes
+from .socket_hub import SocketHub
 from .socket_route import SocketRoute
+from .stub_routes import StubRoutes
 
 ROUTE_GROUPS = (
     AuthRoutes,

@@ -2,12 +2,12 @@
 
 from aiohttp import web
 
-from . import presence_rows, sessions, shapes
+from . import presence_rows, request_types, sessions
 from .accounts import AccountDevice, run_within_quota
-from .core import RelayContext
+from .context import RelayContext
 from .errors import build_invalid_error, build_not_found_error
 from .ids import now_ms
-from .mailroom import build_json_response, read_query_number
+from .request_bodies import build_json_response, read_query_number
 from .routing import AuthenticatedRoute, PublicRoute
 
 NEWEST_COUNT = 150
@@ -32,7 +32,7 @@ class SessionRoutes:
         ]
 
     async def create(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, shapes.NewSession) as new:
+        async with self._context.body_reader.read_body(request, request_types.NewSession) as new:
             if len(new.metadata) > self._context.limits.metadata:
                 raise build_invalid_error(
                     "body/metadata", f"has at most {self._context.limits.metadata} bytes"
@@ -103,7 +103,7 @@ class SessionRoutes:
     async def push_event(self, request: web.Request, caller: AccountDevice) -> web.Response:
         """Passed on to devices that are connected. This relay asks no push service of anybody's."""
         session = request.match_info["id"]
-        async with self._context.body_reader.read_body(request, shapes.PushEvent) as event:
+        async with self._context.body_reader.read_body(request, request_types.PushEvent) as event:
             is_owned = await self._context.database.read(
                 presence_rows.is_owned, "sessions", caller.account, session
             )

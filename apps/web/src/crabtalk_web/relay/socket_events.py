@@ -6,15 +6,22 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from . import access_keys, artifact_updates, artifacts, presence_rows, shapes, versions
+from . import (
+    access_keys,
+    artifact_updates,
+    artifacts,
+    presence_rows,
+    request_types,
+    versioned_values,
+)
 from .accounts import run_within_quota
-from .core import RelayContext
+from .client_socket import ClientSocket
+from .context import RelayContext
 from .errors import RelayError
 from .ids import now_ms
 from .message_routes import append_and_announce
 from .messages import MessageDraft
 from .rpc import RpcRouter, build_rpc_error
-from .socket import ClientSocket
 
 T = TypeVar("T")
 EventAnswer: TypeAlias = dict[str, Any]
@@ -63,7 +70,7 @@ class SocketEvents:
 
     async def handle_call(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         try:
-            wanted = convert_payload(payload, shapes.RpcCall)
+            wanted = convert_payload(payload, request_types.RpcCall)
         except RelayError as error:
             return build_rpc_error(str(error))
         return await self._rpc.call(socket, wanted.method, wanted.params)
@@ -74,7 +81,7 @@ class SocketEvents:
         """So that a client knows somebody is there."""
 
     async def message(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.SocketMessage)
+        given = convert_payload(payload, request_types.SocketMessage)
         drafts = [MessageDraft(given.message, given.local_id)]
         (row,) = await append_and_announce(
             self._context, socket.account, given.sid, drafts, skip=socket
@@ -82,19 +89,19 @@ class SocketEvents:
         return {"result": "success", "id": row["id"], "seq": row["seq"]}
 
     async def update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.MetadataChange)
+        given = convert_payload(payload, request_types.MetadataChange)
         return await self._change_record(
             socket, "sessions", "metadata", given.sid, given.metadata, given.expected_version
         )
 
     async def update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.StateChange)
+        given = convert_payload(payload, request_types.StateChange)
         return await self._change_record(
             socket, "sessions", "agent_state", given.sid, given.agent_state, given.expected_version
         )
 
     async def machine_update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.MachineMetadataChange)
+        given = convert_payload(payload, request_types.MachineMetadataChange)
         return await self._change_record(
             socket,
             "machines",
@@ -105,7 +112,7 @@ class SocketEvents:
         )
 
     async def machine_update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.MachineStateChange)
+        given = convert_payload(payload, request_types.MachineStateChange)
         return await self._change_record(
             socket,
             "machines",
@@ -119,7 +126,7 @@ class SocketEvents:
         self,
         socket: ClientSocket,
         table: presence_rows.RecordKind,
-        field: versions.RecordField,
+        field: versioned_values.RecordField,
         record: str,
         value: bytes | None,
         expected: int,
@@ -130,7 +137,7 @@ class SocketEvents:
         now = await self._context.database.write(
             run_within_quota,
             self._context.limits,
-            versions.swap_value,
+            versioned_values.swap_value,
             socket.account,
             table,
             field,
@@ -142,7 +149,7 @@ class SocketEvents:
             return build_error_answer("there is no such record; create it first")
         if not now.is_done:
             return {"result": "version-mismatch", "version": now.version, name: now.value}
-        told = {name: versions.build_update_value(now)}
+        told = {name: versioned_values.build_update_value(now)}
         if table == "sessions":
             body = {"t": "update-session", "id": record, **told}
             self._context.hub.send_update(socket.account, now.update, body, session=record)
@@ -154,24 +161,24 @@ class SocketEvents:
     # ── Presence ────────────────────────────────────────────────────────────────────────────
 
     async def session_alive(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, shapes.SessionAlive)
+        given = convert_payload(payload, request_types.SessionAlive)
         await self._context.presence.record_heartbeat(
             "sessions", socket.account, given.sid, given.time, is_thinking=bool(given.thinking)
         )
 
     async def session_end(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, shapes.SessionEnd)
+        given = convert_payload(payload, request_types.SessionEnd)
         await self._context.presence.mark_ended("sessions", socket.account, given.sid)
 
     async def machine_alive(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, shapes.MachineAlive)
+        given = convert_payload(payload, request_types.MachineAlive)
         await self._context.presence.record_heartbeat(
             "machines", socket.account, given.machine_id, given.time
         )
 
     async def usage_report(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         """Shown to devices that are there, and not kept."""
-        given = convert_payload(payload, shapes.UsageReport)
+        given = convert_payload(payload, request_types.UsageReport)
         if "total" not in given.tokens or "total" not in given.cost:
             return {"success": False, "error": "tokens and cost need a total"}
         now = now_ms()
@@ -188,12 +195,12 @@ class SocketEvents:
         return {"success": True, "reportId": None, "createdAt": now, "updatedAt": now}
 
     async def app_state(self, socket: ClientSocket, payload: Any) -> None:
-        socket.is_watched = convert_payload(payload, shapes.AppState).state == "active"
+        socket.is_watched = convert_payload(payload, request_types.AppState).state == "active"
 
     # ── Methods ─────────────────────────────────────────────────────────────────────────────
 
     async def rpc_register(self, socket: ClientSocket, payload: Any) -> None:
-        method = convert_payload(payload, shapes.MethodName).method
+        method = convert_payload(payload, request_types.MethodName).method
         most = self._context.limits.methods
         if len(socket.methods) >= most and method not in socket.methods:
             error = f"a socket registers at most {most} methods"
@@ -203,24 +210,24 @@ class SocketEvents:
         socket.emit("rpc-registered", {"method": method})
 
     async def rpc_unregister(self, socket: ClientSocket, payload: Any) -> None:
-        method = convert_payload(payload, shapes.MethodName).method
+        method = convert_payload(payload, request_types.MethodName).method
         self._context.hub.unregister_method(socket, method)
         socket.emit("rpc-unregistered", {"method": method})
 
     # ── Artifacts and access keys ───────────────────────────────────────────────────────────
 
     async def artifact_read(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        artifact = convert_payload(payload, shapes.ArtifactId).artifact_id
+        artifact = convert_payload(payload, request_types.ArtifactId).artifact_id
         found = await self._context.database.read(artifacts.get_artifact, socket.account, artifact)
         return {"result": "success", "artifact": found}
 
     async def artifact_create(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        new = convert_payload(payload, shapes.NewArtifact)
+        new = convert_payload(payload, request_types.NewArtifact)
         made = await artifact_updates.create_and_announce(self._context, socket.account, new)
         return {"result": "success", "artifact": made}
 
     async def artifact_update(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.SocketArtifactChange)
+        given = convert_payload(payload, request_types.SocketArtifactChange)
         header = (
             None if given.header is None else (given.header.data, given.header.expected_version)
         )
@@ -240,12 +247,12 @@ class SocketEvents:
         return {"result": "version-mismatch", **told}
 
     async def artifact_delete(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        artifact = convert_payload(payload, shapes.ArtifactId).artifact_id
+        artifact = convert_payload(payload, request_types.ArtifactId).artifact_id
         await artifact_updates.delete_and_announce(self._context, socket.account, artifact)
         return {"result": "success"}
 
     async def access_key_get(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, shapes.AccessKeyQuery)
+        given = convert_payload(payload, request_types.AccessKeyQuery)
         try:
             found = await self._context.database.read(
                 access_keys.get_access_key, socket.account, given.session_id, given.machine_id

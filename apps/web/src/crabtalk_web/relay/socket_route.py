@@ -10,14 +10,14 @@ from typing import Any, cast
 
 from aiohttp import WSMsgType, web
 
-from . import packets, shapes
-from .core import RelayContext
+from . import packets, request_types
+from .client_socket import ClientSocket, SocketScope
+from .context import RelayContext
 from .errors import RelayError
 from .ids import new_id
-from .mailroom import build_json_response
 from .packets import Packet, PacketError
+from .request_bodies import build_json_response
 from .rpc import build_rpc_error
-from .socket import ClientSocket, SocketScope
 from .socket_events import SocketEvents, convert_payload
 
 SCOPES = {"user-scoped": "", "session-scoped": "session", "machine-scoped": "machine"}
@@ -164,13 +164,13 @@ class SocketRoute:
         task.add_done_callback(socket.calls.discard)
 
 
-def parse_handshake(packet: Packet) -> shapes.Handshake:
+def parse_handshake(packet: Packet) -> request_types.Handshake:
     if not isinstance(packet.data, dict) or not packet.data.get("token"):
         raise RelayError(401, "Missing authentication token")
-    return convert_payload(packet.data, shapes.Handshake)
+    return convert_payload(packet.data, request_types.Handshake)
 
 
-def parse_scope(auth: shapes.Handshake) -> tuple[SocketScope, str]:
+def parse_scope(auth: request_types.Handshake) -> tuple[SocketScope, str]:
     if auth.client_type not in SCOPES:
         raise RelayError(400, f"clientType is one of {', '.join(SCOPES)}")
     records = {"session": auth.session_id, "machine": auth.machine_id}

@@ -5,7 +5,8 @@ reader, the secrets of pairing, and the words a person keeps as a backup. Nothin
 or a socket. What cannot be opened is None, never an error.
 """
 
-from .backup import from_backup_text, to_backup_text
+from .backup_text import from_backup_text, to_backup_text
+from .base64_encoding import from_base64, from_base64url, to_base64, to_base64url
 from .binding import SealBinding, bind_value, read_binding
 from .boxes import open_box, seal_box, unwrap_key, wrap_key
 from .keys import (
@@ -17,7 +18,6 @@ from .keys import (
     derive_session_key,
     new_key,
 )
-from .layouts import BLOB_OVERHEAD, DataSealer, LegacySealer, Sealer, open_blob, seal_blob
 from .pairing import (
     PairingApproval,
     PairingSecret,
@@ -26,7 +26,7 @@ from .pairing import (
     approve_with_secret,
     parse_link_key,
 )
-from .text import from_base64, from_base64url, to_base64, to_base64url
+from .sealers import BLOB_OVERHEAD, DataSealer, LegacySealer, Sealer, open_blob, seal_blob
 
 __all__ = [
     "BLOB_OVERHEAD",

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from nacl.public import PrivateKey
 
+from .base64_encoding import from_base64, from_base64url, to_base64, to_base64url
 from .boxes import open_box, seal_box
 from .keys import KEY_SIZE
-from .text import from_base64, from_base64url, to_base64, to_base64url
 
 TERMINAL_LINK = "happy://terminal?"
 ACCOUNT_LINK = "happy:///account?"

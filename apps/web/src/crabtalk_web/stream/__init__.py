@@ -4,21 +4,10 @@ It opens no socket and no file, and knows of no agent; `adapter` makes envelopes
 docs/session-stream.md describes the whole of it.
 """
 
-from .bodies import (
-    AgentBody,
-    AnyBody,
-    ChainLink,
-    MessageMeta,
-    SessionBody,
-    UserBody,
-    UserText,
-    decode_body,
-    encode_body,
-    read_body,
-    read_chain_link,
-)
 from .envelope import Envelope, EnvelopeError, EnvelopeUsage, Role
-from .events import (
+from .envelope_decoding import decode_envelope, read_envelope
+from .envelope_encoding import MAX_ENVELOPE_BYTES, check_envelope, encode_envelope
+from .envelope_events import (
     EVENTS,
     AnyEnvelopeEvent,
     FileEvent,
@@ -33,12 +22,23 @@ from .events import (
     TurnStart,
     TurnStatus,
 )
+from .envelope_order import EnvelopeOrder, OrderError
 from .ids import derive_id, is_cuid, is_own_id, new_id
-from .order import EnvelopeOrder, OrderError
-from .plain import clean_json_value
-from .reading import decode_envelope, read_envelope
-from .strict import MAX_ENVELOPE_BYTES, check_envelope, encode_envelope
-from .times import IncreasingClock
+from .increasing_clock import IncreasingClock
+from .json_values import clean_json_value
+from .message_bodies import (
+    AgentBody,
+    AnyBody,
+    ChainLink,
+    MessageMeta,
+    SessionBody,
+    UserBody,
+    UserText,
+    decode_body,
+    encode_body,
+    read_body,
+    read_chain_link,
+)
 
 __all__ = [
     "EVENTS",

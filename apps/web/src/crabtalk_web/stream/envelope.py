@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .events import AnyEnvelopeEvent, Number, ServiceEvent
+from .envelope_events import AnyEnvelopeEvent, Number, ServiceEvent
 
 Role = Literal["user", "agent"]
 # What every reader takes for an id. The look-ahead is for Python, whose $ lets a line end pass.

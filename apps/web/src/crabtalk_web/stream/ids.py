@@ -8,7 +8,7 @@ import string
 import msgspec
 
 from .envelope import CUID
-from .plain import replace_surrogates
+from .json_values import replace_surrogates
 
 ID_LENGTH = 24
 OWN_ID = re.compile(r"[a-z][0-9a-z]{23}")

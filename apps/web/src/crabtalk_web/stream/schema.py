@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from .bodies import AnyBody
 from .envelope import Envelope
-from .events import ADDED_KEYS, EVENTS
-from .strict import LAST_TIME, TOOL_NAME
+from .envelope_encoding import LAST_TIME, TOOL_NAME
+from .envelope_events import ADDED_KEYS, EVENTS
+from .message_bodies import AnyBody
 
 PATH = Path(__file__).with_name("schema.json")
 OWN_ID = {"pattern": r"^[a-z][0-9a-z]{23}(?!\n)$"}

@@ -1,0 +1,14 @@
+"""crabtalk-search as a process: one that has loaded already what it consists of."""
+
+import sys
+from pathlib import Path
+
+from tests.forked_programs import ForkedProgram
+
+PROGRAM = Path(sys.executable).with_name("crabtalk-search")
+SEARCH_LAUNCHER = ForkedProgram(
+    *(PROGRAM, "crabtalk_search.cli:main"),
+    *("crabtalk_search.component", "crabtalk_search.tools", "crabtalk.service.mcp_http"),
+    *("mcp.server", "uvicorn.lifespan.on", "uvicorn.protocols.http.auto"),
+    *("uvicorn.protocols.websockets.auto", "aiohttp"),
+)

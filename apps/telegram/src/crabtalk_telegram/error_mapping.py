@@ -1,0 +1,89 @@
+"""Refusals: what the Bot API and the network say no with, as a gateway knows it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from telegram.error import TelegramError
+
+from crabtalk.gateway import (
+    ChatBlockedError,
+    ChatServiceError,
+    DeliveryUnknownError,
+    MessageTooLongError,
+    RejectedError,
+    RetryLaterError,
+)
+
+from .bot_requests import BotApiError, may_have_been_sent
+
+# Seconds until the next try, where nobody says how many.
+RETRY_SECONDS = 1.0
+TOKEN_REFUSED = "Telegram does not know this token; run `crabtalk-telegram setup`"  # noqa: S105
+UNAUTHORISED, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, TOO_MANY = 401, 403, 404, 409, 413, 429
+
+# In the words of the Bot API, which has no numbers for them.
+TOO_LONG_PHRASES = ("too long", "too_long", "too_big")
+CHAT_GONE_PHRASES = (
+    "chat not found",
+    "peer_id_invalid",
+    "user is deactivated",
+    "group chat was deactivated",
+    "have no rights to send",
+    "not enough rights",
+    "chat_write_forbidden",
+    "chat_restricted",
+    "topic_closed",
+    "topic_deleted",
+    "message thread not found",
+)
+# Who may write may still not be allowed to send these.
+MEDIA_PHRASES = ("photo", "document", "video", "audio", "media")
+UNCHANGED_PHRASE = "message is not modified"
+UNPARSED_PHRASE = "can't parse"
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except TelegramError as error:
+        raise to_service_error(error) from None
+
+
+def to_service_error(error: TelegramError) -> ChatServiceError:
+    if not isinstance(error, BotApiError):
+        return (
+            DeliveryUnknownError(error.message)
+            if may_have_been_sent(error)
+            else RetryLaterError(RETRY_SECONDS, error.message)
+        )
+    words = error.description.lower()
+    if error.status == TOO_MANY or error.retry_after:
+        return RetryLaterError(max(error.retry_after, RETRY_SECONDS), error.description)
+    if error.status in (UNAUTHORISED, NOT_FOUND, CONFLICT):
+        # The token's, and nothing was done. Who asks for updates finds out whether it is for good.
+        return RetryLaterError(RETRY_SECONDS, error.description)
+    if error.status == FORBIDDEN or is_chat_gone(words):
+        return ChatBlockedError(error.description)
+    if error.status == TOO_LARGE:
+        return RejectedError(error.description)
+    if error.status >= 500:
+        return DeliveryUnknownError(error.description)
+    if any(said in words for said in TOO_LONG_PHRASES):
+        return MessageTooLongError(error.description)
+    return RejectedError(error.description)
+
+
+def is_chat_gone(words: str) -> bool:
+    return any(said in words for said in CHAT_GONE_PHRASES) and not any(
+        said in words for said in MEDIA_PHRASES
+    )
+
+
+def is_token_error(error: TelegramError) -> bool:
+    """Whether there is no such bot. A path that is not there has the same status."""
+    return isinstance(error, BotApiError) and error.status in (UNAUTHORISED, NOT_FOUND)
+
+
+def has_phrase(error: TelegramError, words: str) -> bool:
+    return isinstance(error, BotApiError) and words in error.description.lower()

@@ -1,7 +1,0 @@
-"""The `crabtalk-telegram` command as a process of its own."""
-
-from tests.component.gateway.command import GatewayCommand
-
-TELEGRAM_COMMAND = GatewayCommand(
-    "crabtalk-telegram", "crabtalk_telegram.cli:main", "crabtalk_telegram.opening"
-)

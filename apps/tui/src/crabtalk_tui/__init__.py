@@ -1,3 +1,0 @@
-"""The `crabtalk` command: a client of the daemon, for people at a terminal and for scripts."""
-
-__version__ = "0.1.0"

@@ -1,0 +1,105 @@
+"""A device that numbers its messages, as the page does, and a relay that plays tricks with them."""
+
+import hashlib
+import secrets
+import sqlite3
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apps.web.tests.gateway.device_client import DeviceClient, DeviceSession
+from crabtalk_web.relay.ids import new_id
+from crabtalk_web.sealing import from_base64, to_base64
+from crabtalk_web.stream import Envelope, ServiceEvent
+
+
+@dataclass
+class SealedLetter:
+    """A sealed message that may or may not have been sent."""
+
+    content: str
+    local_id: str
+
+
+@dataclass
+class MessageChain:
+    """One chain of one device in one session."""
+
+    phone: DeviceClient
+    session: DeviceSession
+    device: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    chain: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    counter: int = 0
+    previous: str = ""
+
+    def seal_text(self, text: str) -> SealedLetter:
+        """The next message of the chain, not sent yet."""
+        return self.seal({"role": "user", "content": {"type": "text", "text": text}})
+
+    def seal(self, body: dict[str, Any], session: str = "") -> SealedLetter:
+        self.counter += 1
+        link = {
+            "device": self.device,
+            "chain": self.chain,
+            "session": session or self.session.id,
+            "counter": self.counter,
+        }
+        if self.previous:
+            link["previous"] = self.previous
+        content = self.session.sealer.seal({**body, "crabtalkChain": link})
+        sealed = from_base64(content)
+        assert sealed is not None
+        self.previous = to_base64(hashlib.sha256(sealed).digest())
+        return SealedLetter(content, str(uuid.uuid4()))
+
+    async def send(self, letter: SealedLetter, local_id: str = "") -> None:
+        """With another local id it is what a relay could do by itself."""
+        message = {"content": letter.content, "localId": local_id or letter.local_id}
+        path = f"/v3/sessions/{self.session.id}/messages"
+        await self.phone.request("POST", path, {"messages": [message]})
+
+    async def send_text(self, text: str) -> SealedLetter:
+        letter = self.seal_text(text)
+        await self.send(letter)
+        return letter
+
+
+def new_local_id() -> str:
+    return str(uuid.uuid4())
+
+
+def deliver_again(data: Path, session: str, seq: int) -> None:
+    """Has a relay show a message a second time under the same local id, which ours never would."""
+    with sqlite3.connect(data / "relay.db") as db:
+        db.execute("DROP INDEX IF EXISTS messages_by_local_id")
+        number, last = db.execute(
+            "SELECT no, seq FROM sessions WHERE id = ?", (session,)
+        ).fetchone()
+        local, content, at = db.execute(
+            "SELECT local_id, content, created_at FROM messages WHERE session = ? AND seq = ?",
+            (number, seq),
+        ).fetchone()
+        db.execute(
+            "INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?)",
+            (number, last + 1, new_id(), local, content, at),
+        )
+        db.execute("UPDATE sessions SET seq = ? WHERE no = ?", (last + 1, number))
+    db.close()
+
+
+def find_refusal_notices(envelopes: list[Envelope]) -> list[str]:
+    """What people are told about messages that were refused."""
+    return [
+        e.ev.text
+        for e in envelopes
+        if isinstance(e.ev, ServiceEvent) and e.ev.text.startswith("**Not delivered:**")
+    ]
+
+
+def find_refusal_reasons(envelopes: list[Envelope]) -> list[str]:
+    return [
+        str(e.ev.refused["reason"])
+        for e in envelopes
+        if isinstance(e.ev, ServiceEvent) and isinstance(e.ev.refused, dict)
+    ]

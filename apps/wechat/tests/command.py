@@ -1,7 +1,0 @@
-"""The `crabtalk-wechat` command as a process of its own."""
-
-from tests.component.gateway.command import GatewayCommand
-
-WECHAT_COMMAND = GatewayCommand(
-    "crabtalk-wechat", "crabtalk_wechat.cli:main", "crabtalk_wechat.opening"
-)

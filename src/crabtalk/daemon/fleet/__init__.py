@@ -1,0 +1,1 @@
+"""The fleet: what several daemons on one PostgreSQL database tell each other."""

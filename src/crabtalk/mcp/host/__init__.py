@@ -1,0 +1,1 @@
+"""The MCP host: the process beside the daemon that runs the MCP SDK."""

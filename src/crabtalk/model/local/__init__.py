@@ -1,0 +1,1 @@
+"""The local model: its download, and the child process that runs it."""

@@ -1,0 +1,155 @@
+"""Shell text on its way to the parser: bounded, and checked against what the parser made of it.
+
+tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the
+number of characters that mean something to a shell is limited. Long quoted texts and
+here-documents are covered with x first, and afterwards the tree must say that each of them was a
+quoted text in fact.
+"""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from .commands import UnreadableCommandError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MAX_BYTES = 64 * 1024  # bytes
+MAX_SPECIAL_CHARACTERS = 320
+MAX_WORDS = 1000
+MAX_KEYWORDS = 200
+
+MAX_QUOTES = 600
+MAX_HERE_DOCUMENTS = 8
+
+PLAIN_BYTES = bytes(
+    sign for sign in range(256) if sign > 127 or chr(sign).isalnum() or chr(sign) in "_ \t./,:%+@^-"
+)
+QUOTE = re.compile(rb"[\\'\"#<]")
+BLANKS = re.compile(rb"[ \t]+")
+KEYWORD = re.compile(
+    rb"\b(?:case|coproc|declare|do|done|elif|else|esac|export|fi|for|function|if|in|local|readonly"
+    rb"|select|then|time|typeset|unset|unsetenv|until|while)\b"
+)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+TOKEN = re.compile(
+    rb"""(?P<escaped>\\.)
+      | (?P<comment>(?:(?<=[\s;&|(])|^)\#[^\n]*)
+      | (?P<single>'[^']*')
+      | (?P<double>"[^"\\$`]*")
+      | (?P<open>"(?:[^"\\]|\\.)*")
+      | <<<
+      | (?P<heredoc><<-?[ \t]*(?P<delimiter>\\?\w+|'[^'\n]+'|"[^"\n]+")[^\n]*\n)
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+class ParseBudget:
+    """What is left to be parsed for one line, all its nested texts included."""
+
+    def __init__(self) -> None:
+        self.bytes = 4 * MAX_BYTES
+        self.signs = MAX_SPECIAL_CHARACTERS
+        self.words = MAX_WORDS
+        self.keywords = MAX_KEYWORDS
+
+    def spend(self, text: bytes) -> None:
+        self.bytes -= len(text)
+        self.signs -= count_special_characters(text)
+        if min(self.bytes, self.signs) >= 0:
+            self.words -= len(BLANKS.findall(text))
+            self.keywords -= len(KEYWORD.findall(text))
+        if min(self.bytes, self.signs, self.words, self.keywords) < 0:
+            raise UnreadableCommandError("it is too complicated")
+
+
+class ShellSource:
+    """A text and its tree. `covered` are the ranges that the parser did not see as they are."""
+
+    def __init__(self, text: str, budget: ParseBudget) -> None:
+        if len(text) > MAX_BYTES:
+            raise UnreadableCommandError(f"it is longer than {MAX_BYTES // 1024} KiB")
+        if CONTROL.search(text):
+            raise UnreadableCommandError("it holds control characters")
+        try:
+            self.text = text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UnreadableCommandError("it holds characters that are not text") from None
+        if len(self.text) > MAX_BYTES:
+            raise UnreadableCommandError(f"it is longer than {MAX_BYTES // 1024} KiB")
+        self.masked_ranges: set[tuple[int, int]] = set()
+        visible = self.text
+        if count_special_characters(visible) > budget.signs // 2 or len(visible) > MAX_BYTES // 8:
+            visible = self._mask_quoted_text()
+        budget.spend(visible)
+        self.root: Node = load_parser().parse(visible).root_node
+        if self.root.has_error:
+            raise UnreadableCommandError("it is not a complete command, or written in a rare way")
+
+    def confirm_masked(self, start: int, end: int) -> None:
+        """The tree has a quoted text there, or the body of a here-document."""
+        self.masked_ranges.discard((start, end))
+
+    def check_masked(self) -> None:
+        if self.masked_ranges:
+            raise UnreadableCommandError("its quotes cannot be told apart")
+
+    def _mask_quoted_text(self) -> bytes:
+        """The text with x for everything inside long quotes and here-documents."""
+        visible = bytearray(self.text)
+        at = documents = 0
+        for _ in range(MAX_QUOTES):
+            next_quote = QUOTE.search(self.text, at)
+            if next_quote is None:
+                break
+            at = next_quote.end()
+            found = TOKEN.match(self.text, next_quote.start())
+            if found is None:
+                continue
+            at = found.end()
+            start = end = 0
+            if found["single"] or found["double"]:
+                start, end = found.start() + 1, found.end() - 1
+                outer = (found.start(), found.end())
+            elif found["heredoc"]:
+                documents += 1
+                if documents > MAX_HERE_DOCUMENTS:
+                    break
+                start, end = self._find_here_document(found)
+                outer = (start, end)
+                at = max(at, end)
+            if end > start:
+                visible[start:end] = b"x" * (end - start)
+                self.masked_ranges.add(outer)
+        return bytes(visible)
+
+    def _find_here_document(self, found: re.Match[bytes]) -> tuple[int, int]:
+        """The range of the body, up to the newline before its last line; empty if there is none."""
+        delimiter = found["delimiter"].strip(b"'\"\\")
+        start = found.end()
+        if b"<<" in self.text[found.end("delimiter") : start]:
+            return 0, 0
+        last = re.compile(rb"^\t*" + re.escape(delimiter) + rb"$", re.MULTILINE)
+        end = last.search(self.text, start)
+        if end is None or end.start() == start:
+            return 0, 0
+        body = self.text[start : end.start() - 1]
+        if delimiter == found["delimiter"] and re.search(rb"[$`\\]", body):
+            return 0, 0
+        return start, end.start() - 1
+
+
+def count_special_characters(text: bytes) -> int:
+    """How many characters there are that can mean something to a shell."""
+    return len(text.translate(None, PLAIN_BYTES))
+
+
+@cache
+def load_parser() -> "Parser":
+    # Late: most daemons never read a shell line, and it costs ten milliseconds.
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))

@@ -1,0 +1,45 @@
+"""Service: who a component is. Its name is that of its port file, its log and its unit.
+
+An `McpService` also has tools. How either is kept alive is not known here: see `Unit`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .component_name import check_component_name
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program beside the daemon. Without a `label` it gets `ai.crabtalk.<name>`."""
+
+    name: str
+    description: str
+    label: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_component_name(self.name)
+        if not self.label:
+            object.__setattr__(self, "label", f"ai.crabtalk.{self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class McpService(Service):
+    """A service with tools.
+
+    `server` makes the MCP server when the service runs: who only wants to know its name must not
+    pay for the SDK, which takes half a second to load.
+    """
+
+    server: "Callable[[], MCPServer[Any]]"
+
+    def run(self, home: Path | None = None, *, verbose: bool = False) -> None:
+        """Serves until Ctrl+C or SIGTERM. See `run_mcp`."""
+        from .mcp_runner import run_mcp
+
+        run_mcp(self.server, name=self.name, home=home, verbose=verbose)

@@ -1,0 +1,170 @@
+"""Emphasis, code, links and all that stands inside a paragraph."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from crabtalk.chat.inline_parser import MAX_DISTANCE
+from crabtalk.chat.inline_renderer import InlineRenderer, render_inline
+from crabtalk.chat.line_wrapping import Span
+from crabtalk.chat.theme import PLAIN_THEME, Theme
+
+LOOK = Theme()
+STYLES = LOOK.styles
+MARKS = ["*", "**", "***", "_", "`", "``", "~~", "[", "](", "](u)", ")", "(", "!", "\\", "&amp;"]
+TEXTS = st.lists(
+    st.sampled_from([*MARKS, "<", "<br>", "&", "http", "s", "://", "h", "https://x.y", "\n", " "])
+    | st.sampled_from(["  \n", "a", "b c", "é", "日本", ".", "x_y"]),
+    max_size=16,
+).map("".join)
+# Each is read alike by an implementation of CommonMark that is not ours.
+SAMPLES = [
+    "a **b *c* d** e",
+    "***both***",
+    "*a **b** c*",
+    "**a *b***",
+    "**a*b*c**",
+    "snake_case_name and _this_",
+    "__init__ and 2 * 3 * 4",
+    "`code *with* marks` and `` a ` b ``",
+    "**bold `code` bold**",
+    "\\*not\\* \\`this\\`",
+    "**open and *never closed",
+    "a * b*",
+    "*(brackets)*, “*quotes*”",
+    "foo*bar*baz and foo_bar_baz",
+    "**日本語**です",
+    "&lt;b&gt; &copy; &nosuch;",
+    "``",
+    "*a `*` b*",
+    "x ~ y",
+    "****",
+    "*a**",
+]
+
+
+def join_text(spans: list[Span]) -> str:
+    return "".join(text for text, _ in spans)
+
+
+def merge_spans(spans: list[Span]) -> list[Span]:
+    out: list[Span] = []
+    for text, style in spans:
+        if out and out[-1][1] == style and "\n" not in (text, out[-1][0]):
+            out[-1] = (out[-1][0] + text, style)
+        else:
+            out.append((text, style))
+    return out
+
+
+def parse_with_markdown_it(text: str) -> list[Span]:
+    """As markdown-it reads it, in our styles."""
+    tokens = MarkdownIt("commonmark").parseInline(text)[0].children or []
+    strong = emphasis = 0
+    spans: list[Span] = []
+    for token in tokens:
+        strong += {"strong_open": 1, "strong_close": -1}.get(token.type, 0)
+        emphasis += {"em_open": 1, "em_close": -1}.get(token.type, 0)
+        if token.content:
+            styles = [STYLES.strong] * bool(strong) + [STYLES.emphasis] * bool(emphasis)
+            styles += [STYLES.code] if token.type == "code_inline" else []
+            spans.append((token.content, ";".join(styles)))
+    return merge_spans(spans)
+
+
+@pytest.mark.req("chat.show.markdown")
+@pytest.mark.parametrize("text", SAMPLES)
+def test_marks_mean_what_commonmark_says(text: str) -> None:
+    assert merge_spans(render_inline(text, LOOK)) == parse_with_markdown_it(text)
+
+
+@pytest.mark.req("chat.show.markdown")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[the tide](https://x.y/t)", "the tide (https://x.y/t)"),
+        ('[the tide](<a b> "title")', "the tide (a b)"),
+        ("[https://x.y](https://x.y)", "https://x.y"),
+        ("[wiki](https://x.y/a_(b))", "wiki (https://x.y/a_(b))"),
+        ("![a crab](crab.png)", "image: a crab (crab.png)"),
+        ("<https://x.y> <bo@x.y>", "https://x.y <bo@x.y>"),
+        ("<mailto:bo@x.y>", "bo@x.y"),
+        ("[no link] (here)", "[no link] (here)"),
+        ("[not](a link either)", "[not](a link either)"),
+        ("[*open](b)*", "*open (b)*"),
+    ],
+)
+def test_a_link_is_its_text_and_where_it_leads(text: str, shown: str) -> None:
+    assert join_text(render_inline(text, LOOK)) == shown
+
+
+def test_an_address_is_set_off_without_the_stop_after_it() -> None:
+    assert merge_spans(render_inline("see https://x.y/z_z_z. (http://a.b)", LOOK)) == [
+        ("see ", ""),
+        ("https://x.y/z_z_z", STYLES.link),
+        (". (", ""),
+        ("http://a.b", STYLES.link),
+        (")", ""),
+    ]
+
+
+def test_two_spaces_a_backslash_or_a_tag_end_a_line() -> None:
+    for text in ("a  \nb", "a\\\nb", "a<br>b", "a<BR />b"):
+        assert ("\n", "") in render_inline(text, LOOK), text
+    assert join_text(render_inline("a\nb", LOOK)) == "a b"
+
+
+@pytest.mark.req("chat.show.plain")
+def test_without_colour_the_marks_stay() -> None:
+    for text in ("a **b *c* d** e", "`` a`b ``", "***both***", "~~gone~~", "*a **b** c*"):
+        assert join_text(render_inline(text, PLAIN_THEME)) == text
+
+
+@pytest.mark.req("chat.show.hostile")
+def test_what_is_spelled_as_an_entity_is_shown_and_not_obeyed() -> None:
+    for text in ("&#27;[31m", "&#x1b;[31m", "&#x202e;abc", "&#155;", "&Tab;", "&NewLine;"):
+        shown = join_text(render_inline(text, PLAIN_THEME))
+        assert not set(shown) & {"\x1b", "\u202e", "\x9b", "\t", "\n"}, text
+
+
+def test_what_is_not_closed_within_reach_is_no_mark() -> None:
+    near, far = "x" * (MAX_DISTANCE - 10), "x" * (MAX_DISTANCE + 10)
+    assert merge_spans(render_inline(f"**{near}**", LOOK)) == [(near, STYLES.strong)]
+    assert merge_spans(render_inline(f"**{far}**", LOOK)) == [(f"**{far}**", "")]
+    assert merge_spans(render_inline(f"`{far}`", LOOK)) == [(f"`{far}`", "")]
+
+
+@pytest.mark.req("chat.show.live")
+def test_what_is_open_is_drawn_as_if_it_were_closed() -> None:
+    inline = InlineRenderer(LOOK)
+    inline.feed("a **bold wo")
+    assert inline.take_settled() == [("a ", "")]
+    assert inline.preview_tail() == [("bold wo", STYLES.strong)]
+    inline.feed("rd** and `co")
+    assert merge_spans(inline.take_settled()) == [("bold word", STYLES.strong), (" and ", "")]
+    assert inline.preview_tail() == [("co", STYLES.code)]
+
+
+@pytest.mark.req("chat.show.stream_is_whole")
+@given(text=TEXTS, cuts=st.lists(st.integers(1, 5), max_size=40), has_colour=st.booleans())
+def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour: bool) -> None:
+    look = LOOK if has_colour else PLAIN_THEME
+    inline = InlineRenderer(look)
+    spans: list[Span] = []
+    at = 0
+    for cut in cuts:
+        inline.feed(text[at : at + cut])
+        at += cut
+        spans += inline.take_settled()
+        inline.preview_tail()
+    inline.feed(text[at:])
+    spans += inline.take_settled(final=True)
+    assert merge_spans(spans) == merge_spans(render_inline(text, look))
+
+
+# Letters that are in no word of ours: a picture is called one.
+@given(text=st.text(alphabet="xy *_`~[]()!\\", max_size=40))
+def test_no_letter_is_lost(text: str) -> None:
+    shown = join_text(render_inline(text, PLAIN_THEME))
+    assert [c for c in shown if c in "xy"] == [c for c in text if c in "xy"]

@@ -1,0 +1,84 @@
+"""An agent's page: whatever an agent is, its page says so, and is read back as the same."""
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from crabtalk.cli.agent_toml import parse_agent, render_agent, render_prompt
+from crabtalk.cli.errors import CommandError
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+plain: st.SearchStrategy[Any] = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+servers = st.fixed_dictionaries(
+    {"name": texts, "command": texts, "args": st.lists(texts), "env": st.dictionaries(texts, texts)}
+)
+settings = st.fixed_dictionaries(
+    {
+        "description": texts,
+        "model": texts,
+        "max_iterations": st.integers(1, 1000),
+        "thinking": st.booleans(),
+        "tools": st.lists(texts),
+        "hooks": st.dictionaries(texts, st.dictionaries(texts, plain, max_size=3), max_size=3),
+        "mcps": st.lists(servers, max_size=3),
+    }
+)
+
+
+@given(settings, st.none() | texts)
+@pytest.mark.req("cli.agents.show")
+def test_a_page_says_what_the_agent_is(document: dict[str, Any], prompt: str | None) -> None:
+    found, told = parse_agent(render_agent(document, prompt))
+    assert told == prompt
+    # What has nothing in it is not written.
+    assert {"hooks": {}, "mcps": [], **found} == document
+
+
+@given(texts)
+@example('ends in "')
+@example('"""\n""""')
+@example("a\\\nb\r\n\x7f\x00\t")
+@pytest.mark.req("cli.agents.show")
+def test_a_prompt_is_written_as_it_is(prompt: str) -> None:
+    assert tomllib.loads(f"prompt = {render_prompt(prompt)}") == {"prompt": prompt}
+
+
+def test_a_prompt_of_several_lines_is_written_over_several() -> None:
+    assert render_prompt("You are crab.\nBe brief.") == '"""\nYou are crab.\nBe brief."""'
+
+
+def test_what_json_calls_null_is_left_out() -> None:
+    page = render_agent({"mcps": [{"name": "a", "command": "b", "url": None}]}, None)
+    assert page == '\n[[mcps]]\nname = "a"\ncommand = "b"\n'
+
+
+def test_a_page_may_be_json() -> None:
+    page = json.dumps({"prompt": "You are crab.", "model": "m"})
+    assert parse_agent(page) == ({"model": "m"}, "You are crab.")
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("model = ", "that is not valid TOML: "),
+        ("{", "that is not valid JSON: "),
+        ("prompt = 5", "prompt must be a text; "),
+        ("since = 2026-01-01", "an agent's settings hold no dates and times; "),
+    ],
+)
+@pytest.mark.req("cli.agents.edit.wrong")
+def test_what_is_wrong_with_a_page_is_a_sentence(page: str, sentence: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        parse_agent(page)
+    assert str(caught.value).startswith(sentence)

@@ -1,0 +1,368 @@
+"""A daemon in this process, with everything real but the model: files, engine, socket, clients.
+
+    async with served(tmp_path) as daemon, daemon.client() as client:
+        events = await told(client.stream("crab", "!say hello"))
+
+Tools are coroutine functions of the test's, by name. A home that is there already is used as it is:
+a second `served` with the same path and the same model is a restart. While DATABASE names one, its
+conversations and agents are there.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from crabtalk.client import Client, ServerError, connect
+from crabtalk.client.events import Event
+from crabtalk.daemon.config.settings import load_config
+from crabtalk.daemon.daemon import Daemon
+from crabtalk.daemon.events.feed import FeedLimits
+from crabtalk.daemon.events.run_queue import EventLimits
+from crabtalk.daemon.handlers.daemon_server import RETURN_SECONDS, DaemonServer
+from crabtalk.daemon.process.storage_factory import open_storage
+from crabtalk.mcp import McpLimits
+from crabtalk.model import Tool
+from crabtalk.protocol import wire
+from crabtalk.runtime import Hook, RuntimeLimits, ToolDispatch
+from crabtalk.storage import Storage
+from crabtalk.storage.postgres import PostgresStorage
+from crabtalk.transport import Listener, ListenOptions, RunFiles, listen_unix
+from crabtalk.transport import TransportLimits as TransportLimits
+from tests.model_server import ModelServer, model_server
+from tests.postgres import execute_sql
+from tests.scripted_server import RawPeer
+
+# No test waits longer for anything.
+PATIENCE = 30
+AGENTS = {"crab": 'prompt = "You are crab."\n', "twin": 'prompt = "You are twin."\n'}
+
+# One model, which fails at once when it is not there.
+CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
+
+# The url of the database that homes name; empty, and they keep everything themselves.
+DATABASE = ""
+LOG_LINES = """
+SELECT handle, body FROM entries JOIN conversations ON conversation = conversations.id
+ORDER BY handle COLLATE "C", seq
+"""
+
+ToolFunction = Callable[[ToolDispatch], Awaitable[str]]
+T = TypeVar("T")
+
+
+class FunctionTools(Hook):
+    """Each tool is a coroutine function of the test's."""
+
+    def __init__(self, **tools: ToolFunction) -> None:
+        self._tools = tools
+
+    def schema(self) -> list[Tool]:
+        return [Tool(name, f"does {name}") for name in self._tools]
+
+    def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
+        carry = self._tools.get(call.name)
+        return carry(call) if carry is not None else None
+
+
+class InProcessDaemon:
+    """A daemon that runs, and the model it asks."""
+
+    def __init__(self, home: Path, model: ModelServer, daemon: Daemon, listener: Listener) -> None:
+        self.home = home
+        self.model = model
+        self.daemon = daemon
+        self.listener = listener
+
+    def client(self) -> Client:
+        return connect(home=self.home, timeout=PATIENCE)
+
+    async def connect_raw(self) -> RawPeer:
+        return await RawPeer.connect_unix(RunFiles.for_home(self.home).socket_path)
+
+    def write_config(self, text: str) -> None:
+        (self.home / "config.toml").write_text(text)
+
+    def agent_file(self, name: str) -> "Path | AgentRow":
+        return AgentRow(name) if DATABASE else self.home / "agents" / f"{name}.toml"
+
+    @property
+    def sessions_directory(self) -> Path:
+        """Where the logs are."""
+        return self.home.with_name("exported") if DATABASE else self.home / "sessions"
+
+    @property
+    def log_paths(self) -> list[Path]:
+        """Those of all conversations. Of those in a database: what they would be in files."""
+        if DATABASE:
+            export_logs(self.sessions_directory)
+        return sorted(self.sessions_directory.glob("*.jsonl"))
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """That of the only conversation there is, line by line."""
+        (path,) = self.log_paths
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def read_messages(self) -> list[dict[str, Any]]:
+        """The messages in it."""
+        return [line["message"] for line in self.read_log() if line["kind"] == "message"]
+
+
+@asynccontextmanager
+async def run_daemon(
+    path: Path,
+    model: ModelServer | None = None,
+    *,
+    summary: str = "",
+    config: str = CONFIG,
+    agents: Mapping[str, str] = AGENTS,
+    tools: Mapping[str, ToolFunction] | None = None,
+    hooks: Mapping[str, Hook] | None = None,
+    storage: Storage | None = None,
+    limits: RuntimeLimits | None = None,
+    feed_limits: FeedLimits | None = None,
+    event_limits: EventLimits | None = None,
+    mcp_limits: McpLimits | None = None,
+    transport_limits: TransportLimits | None = None,
+    return_seconds: float = RETURN_SECONDS,
+    server: type[DaemonServer] = DaemonServer,
+) -> AsyncIterator[InProcessDaemon]:
+    """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
+
+    With `hooks` agents have all built-in tools, and those; else `tools` are all they have.
+    Without a model it has one of its own, which compacts anything into `summary`. {url} in the
+    config is the model's.
+    """
+    home = path / "home"
+    async with AsyncExitStack() as stack:
+        if model is None:
+            model = await stack.enter_async_context(model_server(summary=summary))
+        is_new = not home.exists()
+        prepare_home(home, {} if DATABASE else agents, config.replace("{url}", model.url))
+        settings = load_config(home / "config.toml")
+        fleet = None
+        if storage is None:
+            storage, fleet = open_storage(home, replace(settings, flush=False))
+        if isinstance(storage, PostgresStorage) and is_new:
+            await install_agents(storage, agents)
+        daemon = Daemon(
+            home,
+            storage,
+            settings.document,
+            limits=limits,
+            feed_limits=feed_limits,
+            event_limits=event_limits,
+            # However busy the machine, a first turn has the servers its test speaks of.
+            mcp_limits=mcp_limits or McpLimits(mcp_wait_seconds=PATIENCE),
+            hook=FunctionTools(**tools or {}) if hooks is None else None,
+            hooks=hooks or {},
+            fleet=fleet,
+        )
+        listener = Listener(
+            server(daemon, return_seconds=return_seconds),
+            transport_limits or TransportLimits(drain_timeout=1),
+        )
+        listener.open(listen_unix(RunFiles.for_home(home).socket_path), ListenOptions("unix"))
+        try:
+            await daemon.open()
+            yield InProcessDaemon(home, model, daemon, listener)
+        finally:
+            async with asyncio.timeout(PATIENCE):
+                await listener.close()
+                await daemon.close()
+
+
+async def install_agents(storage: PostgresStorage, agents: Mapping[str, str]) -> None:
+    await storage.open()
+    for name, text in agents.items():
+        await storage.agent_table.put(name, text)
+
+
+def export_logs(directory: Path) -> None:
+    """The logs of all conversations, anew."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for row in execute_sql(DATABASE, LOG_LINES):
+        with (directory / f"{row['handle']}.jsonl").open("a") as file:
+            file.write(f"{row['body']}\n")
+
+
+class AgentRow:
+    """An agent's text where that is in the database, used as its file would be."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def exists(self) -> bool:
+        return bool(self._rows("SELECT body FROM agents WHERE name = $1"))
+
+    def read_text(self) -> str:
+        (row,) = self._rows("SELECT body FROM agents WHERE name = $1")
+        return str(row["body"])
+
+    def write_text(self, text: str) -> None:
+        self._rows(
+            "INSERT INTO agents VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = $2", text
+        )
+
+    def unlink(self) -> None:
+        self._rows("DELETE FROM agents WHERE name = $1")
+
+    def _rows(self, statement: str, *values: str) -> list[dict[str, Any]]:
+        return execute_sql(DATABASE, statement, values=(self._name, *values))
+
+
+def prepare_home(home: Path, agents: Mapping[str, str], config: str) -> None:
+    if not home.exists():
+        for directory in (home, home / "agents", home / "run"):
+            directory.mkdir(0o700)
+        database = f'\n[storage]\nurl = "{DATABASE}"\n' if DATABASE else ""
+        (home / "config.toml").write_text(config + database)
+        for name, text in agents.items():
+            (home / "agents" / f"{name}.toml").write_text(text)
+
+
+class FeedFollower:
+    """A subscriber of the feed, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.events: list[wire.AgentEventMsg] = []
+
+    async def follow(self, feed: AsyncGenerator[wire.AgentEventMsg, None]) -> None:
+        async for event in feed:
+            self.hear(event)
+
+    def hear(self, event: wire.AgentEventMsg) -> None:
+        self.events.append(event)
+
+    async def wait_until_done(self, runs: int = 1) -> list[wire.AgentEventMsg]:
+        """All of it, when so many runs are over."""
+        await wait_until(lambda: sum(event.kind == wire.DONE for event in self.events) >= runs)
+        return self.events
+
+
+@asynccontextmanager
+async def follow_feed(
+    daemon: InProcessDaemon,
+    *,
+    agent: str | None = None,
+    sender: str | None = None,
+    all_kinds: bool = False,
+) -> AsyncIterator[FeedFollower]:
+    """Hears everything that happens inside the block."""
+    follower = FeedFollower()
+    others = len(daemon.daemon.feed)
+    async with daemon.client() as client:
+        feed = client.subscribe_events(agent=agent, sender=sender, all_kinds=all_kinds)
+        task = asyncio.ensure_future(follower.follow(feed))
+        await wait_until(lambda: len(daemon.daemon.feed) > others)
+        try:
+            yield follower
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+# ── What came of it ────────────────────────────────────────────────────────────────────────────
+
+
+async def collect_events(stream: AsyncGenerator[T, None]) -> list[T]:
+    """All there is to it."""
+    async with asyncio.timeout(PATIENCE), aclosing(stream):
+        return [event async for event in stream]
+
+
+async def wait_for_event(stream: AsyncGenerator[Any, None], kind: type[T]) -> T:
+    """The next event of a kind; those before it are skipped."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            event = await anext(stream)
+            if isinstance(event, kind):
+                return event
+
+
+async def wait_with_timeout(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(PATIENCE):
+        return await work
+
+
+async def wait_until(claim: Callable[[], bool]) -> None:
+    """Waits until something in this process is so."""
+    async with asyncio.timeout(PATIENCE):
+        while not claim():
+            await asyncio.sleep(0)
+
+
+async def expect_error_code(request: Awaitable[Any]) -> int:
+    """The code of the error a request is answered with."""
+    with pytest.raises(ServerError) as caught:
+        await wait_with_timeout(request)
+    assert caught.value.message.strip(), "an error says why"
+    return caught.value.code
+
+
+ToolCalls = Sequence[tuple[str, Mapping[str, Any] | str]]  # names and arguments
+
+
+def script_tool_calls(*steps: ToolCalls) -> str:
+    """The script of a model that makes these calls, step after step, and then says done."""
+    made = [
+        "\n".join(
+            f"!tool {name} {arguments if isinstance(arguments, str) else json.dumps(arguments)}"
+            for name, arguments in step
+        )
+        for step in steps
+    ]
+    return "\n!then\n".join([*made, "!say done"])
+
+
+async def run_tool_calls(
+    client: Client, agent: str, *steps: ToolCalls, **options: Any
+) -> list[wire.ToolResultEvent]:
+    """Has an agent make these calls in one turn. What came of them, in call order."""
+    return select_tool_results(
+        await collect_events(client.stream(agent, script_tool_calls(*steps), **options))
+    )
+
+
+def select_tool_results(events: list[Event]) -> list[wire.ToolResultEvent]:
+    """Of all calls of a stream, in call order: the scripted model numbers them."""
+    found = [event for event in events if isinstance(event, wire.ToolResultEvent)]
+    return sorted(found, key=lambda event: int(event.call_id.removeprefix("call_")))
+
+
+def collect_text(events: list[Event]) -> str:
+    """The text of a stream."""
+    return "".join(event.content for event in events if isinstance(event, wire.StreamChunk))
+
+
+def get_stream_end(events: list[Event]) -> wire.StreamEnd:
+    end = events[-1]
+    assert isinstance(end, wire.StreamEnd), end
+    return end
+
+
+def list_request_messages(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model was shown: role and text of each message."""
+    return [(message["role"], message.get("content") or "") for message in request["messages"]]
+
+
+def list_framing_messages(request: dict[str, Any]) -> list[str]:
+    """The messages that explain who speaks."""
+    return [
+        text
+        for role, text in list_request_messages(request)
+        if role == "user" and "<from agent=" in text
+    ]
+
+
+async def read_conversation(client: Client, agent: str, sender: str = "") -> list[tuple[str, str]]:
+    """Role and text of all a conversation has."""
+    page = await client.list_messages(agent, sender=sender)
+    return [(message.role, message.content) for message in page.messages]
